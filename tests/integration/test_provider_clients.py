@@ -13,7 +13,7 @@ from support.providers import Answer, FakeProvider
 
 from pointsman.authoring.context import Context
 from pointsman.authoring.llm_agent import LLMAgent
-from pointsman.cli.support.checks import _check_model
+from pointsman.cli.support.environment_checks import check_own_model
 from pointsman.errors import ConfigurationError, ModelError
 from pointsman.llm.errors import error_from_connection
 from pointsman.llm.factory import model_from
@@ -120,7 +120,7 @@ async def test_doctor_names_what_a_client_cannot_be_made_with(
 ) -> None:
     monkeypatch.setenv(f"{provider.upper()}_API_KEY", KEY)
 
-    check = await _check_model(Settings(model=f"{provider}:m"))
+    check = await check_own_model(Settings(model=f"{provider}:m"))
 
     assert not check.ok
     assert check.finding.startswith(f"the client of {provider} cannot be made")
@@ -130,10 +130,10 @@ async def test_doctor_names_a_key_that_cannot_be_sent_and_a_model_without_a_pric
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-te st")
-    bad = await _check_model(Settings(model="openai:gpt-4.1"))
+    bad = await check_own_model(Settings(model="openai:gpt-4.1"))
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
-    good = await _check_model(Settings(model="openai:gpt-4.1"))
-    unpriced = await _check_model(Settings(model="openai:my-own"))
+    good = await check_own_model(Settings(model="openai:gpt-4.1"))
+    unpriced = await check_own_model(Settings(model="openai:my-own"))
 
     assert (bad.ok, "OPENAI_API_KEY has white space" in bad.finding) == (False, True)
     assert (good.ok, good.finding) == (True, "openai:gpt-4.1, OPENAI_API_KEY is set")

@@ -38,17 +38,14 @@ from pointsman.client.summaries import (
     WorkflowDetails,
     WorkflowSummary,
     read_details,
-    summarize,
     summarize_queued,
 )
 from pointsman.client.thread import Thread
 from pointsman.client.workflow import Workflow, WorkflowEvent, find_workflow, read_progress
+from pointsman.client.workflow_list import Selection, find_by_prefix, list_queued, list_workflows
 from pointsman.clock import SystemClock
 from pointsman.core.views import trace
 from pointsman.engine.log.reader import (
-    as_async_generator,
-    gather_batched,
-    read_commit,
     read_entries,
     read_workflow_started,
 )
@@ -60,7 +57,7 @@ from pointsman.errors import (
     OversizeEventError,
     PermissionDeniedError,
 )
-from pointsman.ports.bus import Bus, StoredMessage
+from pointsman.ports.bus import Bus
 from pointsman.ports.clock import Clock
 from pointsman.settings import Settings
 from pointsman.telemetry.bus_metrics import bus_observer
@@ -76,11 +73,6 @@ from pointsman_schemas.subjects import Subjects
 from pointsman_schemas.unknown_fields import find_unknown_fields
 
 __all__ = ["QUEUED_STATUS", "WORKFLOW_STATUSES", "Client", "Workflow", "WorkflowEvent", "WorkflowSummary", "connect"]
-
-_LIST_WINDOW = 20
-"""Messages of the log stream that `list` reads first for each requested workflow: a workflow of three tasks writes
-about this number. Each further read covers four times as many messages."""
-_SEARCH_WINDOW = 500  # workflows that `find_by_prefix` compares: about as many as a person has in view
 
 
 @asynccontextmanager
@@ -538,31 +530,8 @@ class Client:
         Returns:
             The workflows, newest first.
         """
-
-        def matches(summary: WorkflowSummary) -> bool:
-            return (
-                (not status or summary.status in status)
-                and (since is None or summary.started_at >= since)
-                and (until is None or summary.started_at < until)
-                and correlation_id in (None, summary.correlation_id)
-            )
-
-        found: list[tuple[datetime, WorkflowSummary]] = []
-        admitted: set[str] = set()
-        async with aclosing(self._newest_logs(self.subjects.team_logs(team), limit)) as batches:
-            async for batch in batches:
-                summaries = await gather_batched(
-                    summarize(self.bus, self.subjects, read_commit(stored), stored) for stored in batch
-                )
-                admitted |= {summary.id for summary in summaries}
-                found += [(stored.at, each) for stored, each in zip(batch, summaries, strict=True) if matches(each)]
-                if len(found) >= limit or (since is not None and batch[-1].at < since):
-                    break
-        filtered = bool(status or since or until or correlation_id)
-        queued = await self.queued_requests(team, limit=None if filtered else limit)
-        found += [(each.started_at, each) for each in queued if each.id not in admitted and matches(each)]
-        found.sort(key=lambda each: each[0], reverse=True)
-        return [summary for _, summary in found[:limit]]
+        selection = Selection(status, since, until, correlation_id)
+        return await list_workflows(self.bus, self.subjects, team, selection, limit)
 
     async def queued_requests(self, team: str | None = None, *, limit: int | None = None) -> Sequence[WorkflowSummary]:
         """List the requests that wait for admission, because no supervisor of the team runs or all its slots are taken.
@@ -576,9 +545,7 @@ class Client:
         Returns:
             The newest requests, oldest first in each team.
         """
-        from pointsman.engine.operations.queued_requests import list_queued_requests
-
-        return [summarize_queued(each) for each in await list_queued_requests(self.bus, self.subjects, team, limit)]
+        return await list_queued(self.bus, self.subjects, team, limit)
 
     async def find_by_prefix(self, text: str) -> Sequence[str]:
         """Find workflows by the beginning of their id, among those that were active last and those that wait.
@@ -591,13 +558,7 @@ class Client:
         Returns:
             The ids, newest first.
         """
-        ids: list[str] = []
-        async with aclosing(self._newest_logs(self.subjects.team_logs(), _SEARCH_WINDOW)) as batches:
-            async for batch in batches:
-                ids += [stored.subject.rpartition(".")[2] for stored in batch]
-                break
-        ids += [each.id for each in await self.queued_requests()]
-        return [each for each in dict.fromkeys(ids) if each.startswith(text)]
+        return await find_by_prefix(self.bus, self.subjects, text)
 
     async def entries(self, workflow: str) -> Sequence[Entry]:
         """Read the whole log of a workflow.
@@ -647,33 +608,6 @@ class Client:
             with suppress(NotFoundError):  # the team has not admitted the handoff yet
                 children[child] = await self.trace(child)
         return trace.build_trace(entries, progress, children)
-
-    async def _newest_logs(self, subject: str, size: int) -> AsyncGenerator[Sequence[StoredMessage], None]:
-        """Yield the newest message of each log, in batches of `size`. The most recently written log comes first."""
-        last = await self.bus.last("log", subject)
-        above, window = last.sequence + 1 if last else 0, size * _LIST_WINDOW
-        seen: set[str] = set()
-        batch: list[StoredMessage] = []
-        while above > 1:
-            lower = max(0, above - 1 - window)
-            found: dict[str, StoredMessage] = {}
-            async with aclosing(as_async_generator(self.bus.read("log", subject, after=lower))) as messages:
-                async for stored in messages:
-                    if stored.sequence >= above:
-                        break
-                    found[stored.subject] = stored
-            batch += sorted(
-                (stored for name, stored in found.items() if name not in seen),
-                key=lambda stored: stored.sequence,
-                reverse=True,
-            )
-            seen |= found.keys()
-            while len(batch) >= size:
-                yield batch[:size]
-                batch = batch[size:]
-            above, window = lower + 1, window * 4
-        if batch:
-            yield batch
 
 
 def _now() -> datetime:

@@ -1,4 +1,4 @@
-"""The checks of doctor: each compares the state of a namespace or a setting with its expected state."""
+"""The checks of doctor: each compares the state of a namespace with its expected state."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
-from urllib.parse import urlsplit
 
 from pointsman.cli.support.check import Check
+from pointsman.cli.support.environment_checks import READING_ROLES, check_own_model, check_rights, check_telemetry
 from pointsman.cli.support.session import session
 from pointsman.cli.support.shared_queues import describe_shared_queues
 from pointsman.cli.support.teams import (
@@ -32,20 +32,17 @@ from pointsman.engine.process.consumers import DurableConsumer, input_consumers,
 from pointsman.engine.process.discovery import installed_agents
 from pointsman.engine.supervisor.retention import oldest_message, retention_of
 from pointsman.engine.supervisor.stream_integrity import find_lost_log, find_lost_work, stream_bounds
-from pointsman.errors import ConfigurationError, ModelError, NotFoundError, PermissionDeniedError, PointsmanError
-from pointsman.grants.permissions import GrantRole, permissions
-from pointsman.llm.factory import check_model, selected_model
+from pointsman.errors import ConfigurationError, NotFoundError, PermissionDeniedError, PointsmanError
+from pointsman.grants.permissions import GrantRole
 from pointsman.llm.prices import has_price
 from pointsman.ports.bus import QueueDepth, StreamKind
 from pointsman.settings import Settings
-from pointsman.util.environment import variable
 from pointsman_schemas.card import AgentCard, Role
 from pointsman_schemas.ids import is_token
 from pointsman_schemas.team import ANY, Team
 
 __all__ = ["check_requests", "check_retention", "check_supervisor", "check_tasks", "run_checks"]
 
-_READING_ROLES = (GrantRole.SUPERVISOR, GrantRole.OPERATOR, GrantRole.DASHBOARD, GrantRole.OBSERVER)
 _RECHECK_DELAY_S = 0.5  # seconds: a live supervisor takes waiting messages within milliseconds
 _MAX_SHOWN_SUBJECTS = 5  # subjects without a reader that one line names
 _MAX_COUNTED = 1_000  # dead letters that are counted; doctor reports a larger number as "or more"
@@ -54,7 +51,6 @@ _RETENTION_TOLERANCE = timedelta(days=1)  # supervisors apply the retention ever
 _MAX_WORKFLOWS = 100  # workflows whose tasks are checked
 _LATENCY_SAMPLES = 3  # measurements of the broker's latency
 _SLOW_BROKER_S = 0.25  # seconds: 500 times the latency of a broker on the same machine, more than between continents
-_CONNECT_TIMEOUT_S = 2.0  # seconds to connect to the telemetry collector, which is near
 
 
 async def run_checks(
@@ -74,16 +70,16 @@ async def run_checks(
     connected = False
     try:
         if role is not None or settings.inbox_prefix.count("."):
-            granted, missing = await _check_rights(settings, team, role, agents)
+            granted, missing = await check_rights(settings, team, role, agents)
             for check in missing:
                 yield check
-            if granted not in _READING_ROLES:  # the other checks read all streams
+            if granted not in READING_ROLES:  # the other checks read all streams
                 return
         async with session(settings.url, settings.namespace) as client:
             connected = True
             alive = group_by_name(await client.operations.agents())
-            yield _check_live_models(alive) or await _check_model(settings)
-            yield await _check_telemetry()
+            yield _check_live_models(alive) or await check_own_model(settings)
+            yield await check_telemetry()
             yield await _check_broker(client, settings)
             yield await _check_streams(client, team, settings)
             yield await check_retention(client, settings)
@@ -104,8 +100,8 @@ async def run_checks(
                 yield check
     except PointsmanError as error:
         if not connected:
-            yield await _check_model(settings)
-            yield await _check_telemetry()
+            yield await check_own_model(settings)
+            yield await check_telemetry()
         yield _check_of_error(error)
 
 
@@ -125,41 +121,6 @@ def _check_of_error(error: PointsmanError) -> Check:
             return Check("broker", False, str(error), advice)
         case _:
             return Check("broker", False, str(error), "start the broker, and check the network from here")
-
-
-async def _check_rights(
-    settings: Settings, team: Team | str | None, role: GrantRole | None, agents: Sequence[str]
-) -> tuple[GrantRole | None, Sequence[Check]]:
-    """Check that the user has the rights of a role. Without a role, the role is used that lacks the fewest rights.
-
-    Returns:
-        The role, and one result for each missing right, or one result if no right is missing.
-    """
-    from pointsman.grants.probe import grant_of, possible_grants, refused_rights
-
-    teams = [_team_name(team)] if team else ["*"] if role in _READING_ROLES else []
-    if role is not None:
-        chosen = grant_of(settings, role, teams=teams, agents=agents)
-        refused = await refused_rights(settings, chosen)
-    else:
-        tried = [
-            (each, await refused_rights(settings, each))
-            for each in possible_grants(settings, teams=teams, agents=agents)
-        ]
-        if not tried:
-            advice = "name the role with --role, a team as TEAM, and the agents of a worker with --agent"
-            return None, [Check("rights", False, "no role fits the user of this process", advice)]
-        # Of two roles without a missing right, the one with more rights counts.
-        chosen, refused = min(
-            tried, key=lambda each: (len(each[1]), -len(permissions(each[0], settings.namespace).publish))
-        )
-    who = f"{chosen.name}, as {chosen.role}"
-    if not refused:
-        return chosen.role, [Check("rights", True, f"{who}, has every right of its role")]
-    advice = "make the user again with `pointsman grants add`, or allow this subject in the broker's configuration"
-    return chosen.role, [
-        Check("rights", False, f"{who}, may not {operation} {subject}", advice) for operation, subject in refused
-    ]
 
 
 async def _check_broker(client: Client, settings: Settings) -> Check:
@@ -232,51 +193,6 @@ def _check_live_models(alive: Mapping[str, Sequence[AgentCard]]) -> Check | None
     used = "; ".join(f"{model} ({', '.join(names)})" for model, names in sorted(agents.items()))
     found = "; ".join(dict.fromkeys(problem for cards in alive.values() if (problem := reported_problems(cards))))
     return Check("model", True, f"live workers use {used}{f'; {found}' if found else ''}")
-
-
-async def _check_model(settings: Settings) -> Check:
-    """Check the key, URL, proxy and CA file of the model of this command's environment. Nothing is sent."""
-    try:
-        name = selected_model(settings.model)
-    except ConfigurationError as error:
-        return Check("model", False, str(error), "set POINTSMAN_MODEL to openai:NAME, anthropic:NAME or offline")
-    if name == "offline":
-        return Check("model", True, "offline (no API key is set): deterministic, without network")
-    provider = name.partition(":")[0].removesuffix("-responses")
-    key, url = f"{provider.upper()}_API_KEY", f"{provider.upper()}_BASE_URL"
-    if not variable(key) and (provider == "anthropic" or not variable(url)):
-        finding = f"the model is {name}, and {key} is not set"
-        return Check("model", False, finding, f"set {key}, or POINTSMAN_MODEL=offline")
-    try:
-        await (await check_model(name)).close()
-    except (ConfigurationError, ModelError) as error:
-        return Check("model", False, str(error), f"correct the setting here and for each worker that uses {name}")
-    is_priced = await has_price(provider, name.partition(":")[2])
-    price = "" if is_priced else "; no price is known, so tasks with a cost limit do not call the model"
-    return Check("model", True, f"{name}, {key if variable(key) else url} is set{price}")
-
-
-async def _check_telemetry() -> Check:
-    endpoint = variable("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") or variable("OTEL_EXPORTER_OTLP_ENDPOINT")
-    if not endpoint:
-        return Check("telemetry", True, "off; OTEL_EXPORTER_OTLP_ENDPOINT turns it on")
-    try:
-        parts = urlsplit(endpoint)
-        host, port = parts.hostname, parts.port or (443 if parts.scheme == "https" else 80)
-    except ValueError:  # not an address, or not a port
-        host, port = None, 0
-    if host is None:
-        return Check("telemetry", False, f"the endpoint is {endpoint!r}", "set a URL, such as http://127.0.0.1:4318")
-    address = f"{host}:{port}"
-    try:
-        async with asyncio.timeout(_CONNECT_TIMEOUT_S):
-            _, writer = await asyncio.open_connection(host, port)
-    except (OSError, TimeoutError) as error:
-        finding = f"no collector answers at {address}: {error or f'no answer within {_CONNECT_TIMEOUT_S:g} s'}"
-        advice = "start the collector, or unset OTEL_EXPORTER_OTLP_ENDPOINT; spans are lost, workflows are not affected"
-        return Check("telemetry", False, finding, advice)
-    writer.close()
-    return Check("telemetry", True, f"{address} accepts connections")
 
 
 async def _check_dead_letters(client: Client) -> Check:
