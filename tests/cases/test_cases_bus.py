@@ -46,8 +46,8 @@ async def test_no_message_waits_for_an_idle_pull_to_expire(
 ) -> None:
     """Delivers messages before, at and after the expiry of the waiting request."""
     expires, chance, waits = 1.0, Random(1), list[float]()
-    monkeypatch.setattr("pointsman.bus.jetstream.pull_consumer._REQUEST_EXPIRY_S", expires)
-    monkeypatch.setattr("pointsman.bus.jetstream.pull_consumer._IDLE_HEARTBEAT_S", 0.3)
+    monkeypatch.setattr("pointsman.bus.jetstream.pull_request._REQUEST_EXPIRY_S", expires)
+    monkeypatch.setattr("pointsman.bus.jetstream.pull_request._IDLE_HEARTBEAT_S", 0.3)
     names = [f"w{number}" for number in range(50)]
     consumers = [
         await bus.consumer(name, "work", f"{namespace}.handoff.{name}.>", ack_wait=30, max_in_flight=8)

@@ -30,8 +30,8 @@ async def test_deleted_consumer_is_created_again(settings: Settings, bus: JetStr
 async def test_an_expired_pull_is_asked_for_again(
     bus: JetStreamBus, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pointsman.bus.jetstream.pull_consumer._REQUEST_EXPIRY_S", 0.5)
-    monkeypatch.setattr("pointsman.bus.jetstream.pull_consumer._IDLE_HEARTBEAT_S", 0.2)
+    monkeypatch.setattr("pointsman.bus.jetstream.pull_request._REQUEST_EXPIRY_S", 0.5)
+    monkeypatch.setattr("pointsman.bus.jetstream.pull_request._IDLE_HEARTBEAT_S", 0.2)
     consumer = await bus.consumer("writer", "work", f"{namespace}.handoff.writer.>", ack_wait=30)
     taking = asyncio.create_task(consumer.take(3))
     await until(lambda: _waits(bus, namespace))
@@ -54,7 +54,7 @@ async def _waits(bus: JetStreamBus, namespace: str, number: int = 1) -> bool:
 async def test_a_silent_pull_is_given_up_for_a_new_one(
     bus: JetStreamBus, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pointsman.bus.jetstream.pull_consumer._IDLE_HEARTBEAT_S", 0.2)
+    monkeypatch.setattr("pointsman.bus.jetstream.pull_request._IDLE_HEARTBEAT_S", 0.2)
     consumer = await bus.consumer("writer", "work", f"{namespace}.handoff.writer.>", ack_wait=30)
     send, deaf = bus.send, [True]
 

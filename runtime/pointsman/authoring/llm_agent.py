@@ -20,6 +20,15 @@ from pointsman.authoring.agent import Agent, make_card
 from pointsman.authoring.attempt_state import AttemptState
 from pointsman.authoring.code_digest import code_digest
 from pointsman.authoring.context import Context, state_of
+from pointsman.authoring.definition_checks import (
+    as_list,
+    check_tools,
+    instructions_text,
+    is_positive_int,
+    model_specs,
+    output_schema,
+    tools_by_name,
+)
 from pointsman.authoring.durable_steps import DurableSteps
 from pointsman.authoring.json_types import InputType, OutputType
 from pointsman.authoring.model_calls import ModelCalls
@@ -137,7 +146,7 @@ class LLMAgent(Agent):
         clock: Clock | None = None,
     ) -> None:
         self._input = InputType[Any](input, f"agent {name}") if input is not None else None
-        self._plain_schema = _schema(output, name)
+        self._plain_schema = output_schema(output, name)
         self._written = OutputType(output, f"agent {name}") if output is not None else None
         self._card = make_card(
             name=name,
@@ -157,20 +166,20 @@ class LLMAgent(Agent):
             input_schema=self._input.schema if self._input else {},
             output_schema=self._written.schema if self._written else {"type": "string"},
         )
-        if not _is_positive_int(turns):
+        if not is_positive_int(turns):
             raise ConfigurationError(f"agent {name} has turns={turns!r}; expected at least 1 model call")
-        if tokens is not None and not _is_positive_int(tokens):
+        if tokens is not None and not is_positive_int(tokens):
             raise ConfigurationError(f"agent {name} has tokens={tokens!r}; expected at least 1, or None for no limit")
-        if not _is_positive_int(max_tokens):
+        if not is_positive_int(max_tokens):
             raise ConfigurationError(f"agent {name} has max_tokens={max_tokens!r}; expected at least 1")
-        usable = _check_tools(tools, name)
-        self._tools_given = _tools_by_name([tool for tool in usable if isinstance(tool, Tool)], name, durable)
+        usable = check_tools(tools, name)
+        self._tools_given = tools_by_name([tool for tool in usable if isinstance(tool, Tool)], name, durable)
         self._sources = [source for source in usable if not isinstance(source, Tool)]
-        self._instructions = f"{_instructions_text(instructions, name)}\n\n{DATA_RULE}"
+        self._instructions = f"{instructions_text(instructions, name)}\n\n{DATA_RULE}"
         self._output = output
         self._output_schema = object_schema(self._plain_schema) if self._plain_schema is not None else None
         self._output_name = output_name
-        self._specs = _specs(model, name)
+        self._specs = model_specs(model, name)
         own_class = () if type(self) is LLMAgent else (type(self),)
         digest = code_digest(*own_class, self._instructions, turns, temperature, *self._tools_given.values())
         self._card = self._card.model_copy(update={"digest": digest})
@@ -182,7 +191,7 @@ class LLMAgent(Agent):
         self._stream = stream
         self._listen = listen
         self._extractor = check_extractor(extractor, name)
-        self._deps = _as_list(deps, "deps", name)
+        self._deps = as_list(deps, "deps", name)
         self._clock = clock or SystemClock()
 
     @cached_property
@@ -235,7 +244,7 @@ class LLMAgent(Agent):
             ConfigurationError: `model` cannot be a model.
         """
         other = copy(self)
-        other._specs = _specs(model, self._card.name)
+        other._specs = model_specs(model, self._card.name)
         vars(other).pop("models", None)  # the models of the original, if they are open already
         return other
 
@@ -255,7 +264,7 @@ class LLMAgent(Agent):
         if not self._sources:
             return self._tools_given
         found = [tool for source in self._sources for tool in await source.tools()]
-        return _tools_by_name([*self._tools_given.values(), *found], self._card.name, self._durable)
+        return tools_by_name([*self._tools_given.values(), *found], self._card.name, self._durable)
 
     async def run(self, handoff: Handoff, context: Context) -> JsonValue:
         state = state_of(context).with_deps(self._deps)
@@ -411,27 +420,6 @@ def _repair_message(problem: str, schema: Mapping[str, JsonValue] | None) -> str
     )
 
 
-def _tools_by_name(tools: Sequence[Tool[..., Any]], agent: str, durable: bool) -> dict[str, Tool[..., Any]]:
-    """Return the tools by name.
-
-    Raises:
-        ConfigurationError: Two tools have the same name, or one approval of a tool could serve for two calls.
-    """
-    repeated = [tool for tool, count in Counter(tool.name for tool in tools).items() if count > 1]
-    if repeated:
-        raise ConfigurationError(
-            f"agent {agent} has several tools named {repeated[0]}; rename all but one, or give mcp_tools a prefix="
-        )
-    for tool in () if durable else tools:
-        if tool.approval and not tool.idempotent:
-            raise ConfigurationError(
-                f"agent {agent} has durable=False and the tool {tool.name}, which a person must allow and which is not "
-                "idempotent: an attempt that continues would make the allowed call again. Leave the agent durable, or "
-                "make the tool safe to repeat, by Context.idempotency_key, and set idempotent=True"
-            )
-    return {tool.name: tool for tool in tools}
-
-
 def _check_reply(reply: ModelReply, agent: str) -> None:
     """Raise an error for a reply that is no answer, because the same request would get the same reply.
 
@@ -457,65 +445,3 @@ def _with_unique_ids(calls: Sequence[ToolCall], turn: int) -> tuple[ToolCall, ..
         call if call.id and counts[call.id] == 1 else ToolCall(f"call_{turn}_{place}", call.name, call.arguments)
         for place, call in enumerate(calls)
     )
-
-
-# Checks of a definition: the author of the agent gets the error at once, not the sender of the first task
-
-
-def _check_tools(tools: Any, agent: str) -> tuple[Tool[..., Any] | ToolSource, ...]:
-    for each in (listed := _as_list(tools, "tools", agent)):
-        if not isinstance(each, Tool) and not (hasattr(each, "tools") and hasattr(each, "close")):
-            what = getattr(each, "__name__", None) or repr(each)
-            raise ConfigurationError(
-                f"agent {agent} has {what} among its tools, which is no tool; write @tool above its def, or give a "
-                "source of tools, such as mcp_tools(...)"
-            )
-    return listed
-
-
-def _specs(model: Any, agent: str) -> tuple[str | Model | None, ...]:
-    if isinstance(model, Sequence) and not model:
-        raise ConfigurationError(f"agent {agent} has model={model!r}; name at least one, or None for the default")
-    specs = tuple(model) if isinstance(model, Sequence) and not isinstance(model, str) else (model,)
-    for each in specs:
-        if not (each is None or isinstance(each, str) or (hasattr(each, "complete") and not isinstance(each, type))):
-            raise ConfigurationError(
-                f"agent {agent} has model={each!r}; expected openai:NAME, openai-responses:NAME, anthropic:NAME, "
-                "offline, or an object with `complete` such as a ScriptedModel"
-            )
-    return specs
-
-
-def _is_positive_int(given: Any) -> bool:
-    return isinstance(given, int) and given >= 1
-
-
-def _as_list(given: Any, what: str, agent: str) -> tuple[Any, ...]:
-    if isinstance(given, Sequence) and not isinstance(given, str):
-        return tuple(given)
-    raise ConfigurationError(f"agent {agent} has a {type(given).__name__} as its {what}; expected a list, {what}=[...]")
-
-
-def _schema(output: Any, agent: str) -> dict[str, JsonValue] | None:
-    if output is None:
-        return None
-    if not (isinstance(output, type) and issubclass(output, BaseModel)):
-        raise ConfigurationError(
-            f"agent {agent} has output={output!r}; expected a pydantic model, or None for text; put a value of "
-            "another type into a field of a model"
-        )
-    return output.model_json_schema()
-
-
-def _instructions_text(instructions: Any, agent: str) -> str:
-    if not isinstance(instructions, str | Path):
-        raise ConfigurationError(
-            f"agent {agent} has instructions={instructions!r}; expected its prompt as text, or the Path of a file"
-        )
-    try:
-        text = instructions if isinstance(instructions, str) else instructions.read_text(encoding="utf-8")
-    except OSError as error:
-        raise ConfigurationError(f"the instructions of agent {agent} cannot be read: {error}") from None
-    if not text.strip():
-        raise ConfigurationError(f"agent {agent} has no instructions; describe its work and its method")
-    return text.strip()

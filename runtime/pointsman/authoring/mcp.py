@@ -3,33 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import re
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
-from pydantic import BaseModel, JsonValue
+from pydantic import JsonValue
 
+from pointsman.authoring.mcp_tool import McpTool, result_value, safe_name
 from pointsman.authoring.tools import Tool
 from pointsman.errors import ConfigurationError, ContractError, TaskError, describe_error
-from pointsman.ports.model import ToolSpec
 from pointsman.telemetry import get_logger
 from pointsman.util.scrubber import hide_header_values
-from pointsman_schemas.strict_json import as_json_value, parse_json
 
 if TYPE_CHECKING:
     from mcp import Client
-    from mcp.types import CallToolResult
     from mcp.types import Tool as Offered
 
 __all__ = ["McpTools", "mcp_tools"]
 
 MAX_TOOLS: Final = 64
 """Limit of the tools of one server, because every request sends all tools to the model. `only` chooses the tools."""
-MAX_NAME_CHARS: Final = 64
-"""Characters of a tool's name that all providers accept."""
 _START_TIMEOUT_S: Final = 30.0  # a slow machine starts an interpreter and imports modules in this time
 _CLOSE_TIMEOUT_S: Final = 5.0
 _PROBE_TIMEOUT_S: Final = 5.0  # wait for an answer of a server whose connection may be closed
@@ -122,7 +116,7 @@ class McpTools:
         statuses: list[int] = []
         token = _statuses.set(statuses)
         try:
-            return _result_value(await client.call_tool(name, dict(arguments)))
+            return result_value(await client.call_tool(name, dict(arguments)))
         except TaskError:
             raise
         except MCPError as error:
@@ -263,9 +257,9 @@ class McpTools:
             )
         tools: dict[str, Tool[..., Any]] = {}
         for each in chosen:
-            name = _safe_name(f"{self._prefix}{each.name}", tools)
+            name = safe_name(f"{self._prefix}{each.name}", tools)
             try:
-                tools[name] = _McpTool(
+                tools[name] = McpTool(
                     self, each, name, self._timeout, self._is_idempotent(each), each.name in self._approval
                 )
             except (ConfigurationError, ContractError) as error:
@@ -392,73 +386,6 @@ async def _list_tools(client: Client) -> list[Offered]:
         cursor = page.next_cursor
         if cursor is None or len(offered) > 10 * MAX_TOOLS:
             return offered
-
-
-def _safe_name(name: str, taken: Mapping[str, object]) -> str:
-    """Return a name that all providers accept and that is not `taken`, the same in every process."""
-    safe = re.sub(r"[^A-Za-z0-9_-]", "_", name) or "tool"
-    if len(safe) <= MAX_NAME_CHARS and safe not in taken:
-        return safe
-    digest = hashlib.sha256(name.encode()).hexdigest()[:8]
-    return f"{safe[: MAX_NAME_CHARS - len(digest) - 1]}_{digest}"
-
-
-class _McpTool(Tool[..., Any]):
-    """Tool of an MCP server. The server checks the arguments; here the arguments only have to be an object."""
-
-    def __init__(
-        self, source: McpTools, offered: Offered, name: str, timeout: float, idempotent: bool, approval: bool
-    ) -> None:
-        self._source = source
-
-        async def call(arguments: dict[str, JsonValue]) -> Any:
-            return await source.call(offered.name, arguments)
-
-        if offered.input_schema.get("type", "object") != "object":
-            raise ConfigurationError(f"its input is of the type {offered.input_schema['type']!r}, not an object")
-        description = offered.description or offered.title or offered.name
-        super().__init__(
-            call, name=name, description=description, timeout=timeout, retries=0, idempotent=idempotent,
-            approval=approval, namespace={},
-        )  # fmt: skip
-        self.spec = ToolSpec(name, description, offered.input_schema)
-
-    async def _prepare(self) -> None:
-        await self._source.client()
-
-    def _parse(self, text: str) -> BaseModel:
-        try:
-            value = parse_json(text.strip().encode("utf-8", "surrogatepass") or b"{}")
-        except ContractError as error:
-            raise self._bad_arguments(str(error)) from None
-        if not isinstance(value, dict):
-            raise self._bad_arguments("they are no object")
-        return self._check(value)
-
-    def _check(self, arguments: Mapping[str, object]) -> BaseModel:
-        return super()._check({"arguments": as_json_value(dict(arguments))})
-
-    def _as_json(self, checked: BaseModel) -> dict[str, JsonValue]:
-        return cast(dict[str, JsonValue], super()._as_json(checked)["arguments"])
-
-
-def _result_value(result: CallToolResult) -> Any:
-    parts = [_content_part(block) for block in result.content]
-    text = "\n".join(parts)
-    if result.is_error:
-        raise TaskError(text or "the tool failed and did not say why")
-    fields = result.structured_content
-    if fields is None:
-        return text
-    return fields["result"] if set(fields) == {"result"} else fields  # the SDK wraps other values in `result`
-
-
-def _content_part(block: Any) -> str:
-    there = block.resource if block.type == "resource" else block
-    if getattr(there, "text", None) is not None:
-        return str(there.text)
-    kind = getattr(there, "mime_type", None) or there.uri
-    return f"[{block.type} {kind}: not shown]"
 
 
 def _innermost(error: BaseException) -> BaseException:

@@ -14,7 +14,8 @@ from mcp.types import Tool as Offered
 from support.mcp_server import ADD, FakeMcpServer, serving, source
 
 from pointsman.authoring.context import Context
-from pointsman.authoring.mcp import MAX_TOOLS, _result_value, mcp_tools
+from pointsman.authoring.mcp import MAX_TOOLS, mcp_tools
+from pointsman.authoring.mcp_tool import result_value
 from pointsman.errors import AnswerRequiredError, ConfigurationError, TaskError
 from pointsman.ports.model import ToolSpec
 from pointsman_schemas.events import ErrorKind
@@ -213,7 +214,7 @@ IMAGE = types.ImageContent(type="image", data="aGk=", mime_type="image/png")
     ],
 )
 def test_an_answer_is_its_fields_or_its_texts(result: CallToolResult, value: Any) -> None:
-    assert _result_value(result) == value
+    assert result_value(result) == value
 
 
 @pytest.mark.parametrize(

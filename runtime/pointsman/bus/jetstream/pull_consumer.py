@@ -1,15 +1,12 @@
-"""Pull messages with one long-lived request. Refill the request at half, and never request more than the room."""
+"""A durable consumer of a stream in one process, and the messages that it delivers."""
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from pointsman.bus.jetstream.protocol import (
-    BusSubscription,
-    Connection,
     DeliveryInfo,
     ForwardingConnection,
     WireMessage,
@@ -19,28 +16,22 @@ from pointsman.bus.jetstream.protocol import (
     to_stored_message,
     with_advice,
 )
-from pointsman.bus.jetstream.refusals import Refusal
+from pointsman.bus.jetstream.pull_request import CLOSED_REASON, PRIORITY_GROUP, PullRequest
 from pointsman.bus.jetstream.request_reply import NoRespondersError
 from pointsman.errors import BusUnavailableError, ConfigurationError, PermissionDeniedError
 from pointsman.ports.bus import StoredMessage
 from pointsman.util.lazy_import import structlog
 
-__all__ = ["PullConsumer", "PullDelivery", "PullRequest", "ack_waits", "durable_config"]
+__all__ = ["PullConsumer", "PullDelivery", "ack_waits", "durable_config"]
 
 _log = structlog.get_logger(__name__)
 
-_REQUEST_EXPIRY_S = 30.0  # seconds one pull request stays open at the broker
-# Seconds between heartbeats of an idle pull; after two missing heartbeats the pull is lost. When the leader node of a
-# consumer fails, the broker does not report that to open pulls: work then waits for 4 to 6 s (with 5 s here: 11 s).
-_IDLE_HEARTBEAT_S = 2.0
 _HOLD_S = 2.0  # seconds after which an untaken message is returned to the broker
 _MAX_WAITING_PULLS = 4096  # pull requests that may wait on one consumer: two for each process of an agent
-_PRIORITY_GROUP = "ranked"  # the broker serves the pulls of this group by their rank
 # Seconds a consumer must be unused before its ack deadline is shortened: processes that start together have all
 # requested their deadline within this time.
 _IDLE_CONSUMER_S = 1.0
 _ACK_WAITS_METADATA = "pointsman-ack-waits"  # in a consumer's metadata
-_CLOSED_REASON = "closed"  # the pull ends because it was closed here
 _ACK_WAIT_HINT = "the longest is used; set one POINTSMAN_ACK_WAIT for all processes of the consumer and restart them"
 _RETRY_PAUSE_S = 0.5  # seconds between two tries to open a consumer
 _ELECTION_S = 5.0  # seconds that a cluster takes to elect the leader of a consumer
@@ -49,119 +40,11 @@ _ELECTION_S = 5.0  # seconds that a cluster takes to elect the leader of a consu
 _INVALID_PULL = b'{"batch":1,"expires":1000000000,"idle_heartbeat":1000000000}'
 
 
-class PullRequest:
-    """One inbox at which the broker delivers for a pull consumer, and the count of messages still to arrive there.
-
-    `outstanding` falls with every message, and by the number that an expired pull request reports as undelivered. An
-    event that makes the count doubtful (a lost connection, a new leader, silence) sets `lost`: a new inbox then
-    replaces this inbox, and the broker drops the requests that wait on it.
-    """
-
-    def __init__(self, bus: Connection, stream: str, consumer: str) -> None:
-        self.buffer: deque[WireMessage] = deque()
-        self.restarts = bus.restarts
-        self.outstanding = 0
-        self.lost = ""
-        self.denied: PermissionDeniedError | None = None
-        """Set when the broker refuses a permission of this consumer: to request, to receive, or to acknowledge."""
-        self._bus = bus
-        self._subject = bus.api_subject(f"CONSUMER.MSG.NEXT.{stream}.{consumer}")
-        self._acknowledged = f".{stream}.{consumer}."
-        self._inbox = bus.new_inbox()
-        self._subscription: BusSubscription | None = None
-        self._loop = asyncio.get_running_loop()
-        self._changed = asyncio.Event()
-        self._last_message_at = self._loop.time()
-        self._watchdog = self._loop.call_later(_IDLE_HEARTBEAT_S, self._check_heartbeat)
-        self.on_arrival: Callable[[], None] | None = None
-
-    async def open(self) -> None:
-        self._subscription = await self._bus.subscribe(self._inbox, self._on_message)
-        self._bus.listeners.add(self._on_disconnected)
-        self._bus.refusal_listeners.add(self._refused)
-
-    async def refill(self, room: int, rank: int | None = None) -> None:
-        """Once half of `room` is free, request messages for the free part.
-
-        One request then serves many messages. A ranked consumer accepts only requests with a `rank`, and other
-        consumers only requests without a rank.
-        """
-        outstanding = self.outstanding + len(self.buffer)
-        if self.lost or 2 * outstanding > room or room == 0:
-            return
-        self.outstanding += room - outstanding
-        self._last_message_at = self._loop.time()
-        await self._bus.send(
-            self._subject,
-            b'{"batch":%d,"expires":%d,"idle_heartbeat":%d%s}'
-            % (
-                room - outstanding,
-                to_nanoseconds(_REQUEST_EXPIRY_S),
-                to_nanoseconds(_IDLE_HEARTBEAT_S),
-                b"" if rank is None else b',"group":"%s","priority":%d' % (_PRIORITY_GROUP.encode(), rank),
-            ),
-            reply=self._inbox,
-        )
-
-    async def wait(self) -> None:
-        """Return when a message has arrived, or the pull was lost."""
-        self._changed.clear()
-        if not self.buffer and not self.lost:
-            await self._changed.wait()
-
-    def mark_lost(self, reason: str) -> None:
-        self.lost = self.lost or reason
-        self._changed.set()
-
-    def _on_disconnected(self) -> None:
-        self.mark_lost("disconnected")
-
-    def _refused(self, refusal: Refusal, error: PermissionDeniedError) -> None:
-        acknowledgement = refusal.subject.startswith("$JS.ACK.") and self._acknowledged in refusal.subject
-        if acknowledgement or refusal.concerns(self._subject, self._inbox):
-            self.denied = error
-            self.mark_lost(refusal.said)
-
-    async def close(self, *, drain: bool = False) -> None:
-        """Release the inbox. With `drain`, messages that the broker has already sent still arrive in the buffer."""
-        self._watchdog.cancel()
-        self._bus.listeners.discard(self._on_disconnected)
-        self._bus.refusal_listeners.discard(self._refused)
-        self.mark_lost(_CLOSED_REASON)
-        if (subscription := self._subscription) is not None:
-            self._subscription = None
-            await (subscription.drain() if drain else subscription.unsubscribe())
-
-    def _on_message(self, message: WireMessage) -> None:
-        self._last_message_at = self._loop.time()
-        if message.reply:
-            self.outstanding = max(0, self.outstanding - 1)
-            self.buffer.append(message)
-            if self.on_arrival is not None:
-                self.on_arrival()
-        else:
-            status = message.status
-            if status.startswith("100"):
-                return
-            left = message.headers.get("Nats-Pending-Messages")
-            if status.startswith(("404", "408")) and left is not None:
-                self.outstanding = max(0, self.outstanding - int(left))
-            else:
-                self.lost = self.lost or status
-        self._changed.set()
-
-    def _check_heartbeat(self) -> None:
-        if self.outstanding and self._loop.time() - self._last_message_at > 2 * _IDLE_HEARTBEAT_S:
-            self.mark_lost("no heartbeat")
-        if not self.lost:
-            self._watchdog = self._loop.call_later(_IDLE_HEARTBEAT_S, self._check_heartbeat)
-
-
 def durable_config(
     name: str, subject: str, ack_wait: float, max_in_flight: int, *, ranked: bool = False
 ) -> dict[str, Any]:
     """Return the broker's configuration of a durable consumer of `subject`. Times are in nanoseconds."""
-    by_rank = {"priority_groups": [_PRIORITY_GROUP], "priority_policy": "prioritized"} if ranked else {}
+    by_rank = {"priority_groups": [PRIORITY_GROUP], "priority_policy": "prioritized"} if ranked else {}
     return by_rank | {
         "durable_name": name,
         "name": name,
@@ -233,7 +116,7 @@ class PullConsumer:
             not self._closed
             and self._bus.connected
             and self._pull is not None
-            and self._pull.lost in ("", _CLOSED_REASON)
+            and self._pull.lost in ("", CLOSED_REASON)
         )
 
     async def open(self) -> None:
