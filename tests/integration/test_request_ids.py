@@ -5,8 +5,12 @@ from __future__ import annotations
 import asyncio
 from datetime import UTC, datetime
 
+import nats
+import pytest
+from nats.js.errors import APIError
 from support import factory
 from support.factory import echo, planner_of, synthesizer
+from support.waiting import until
 
 from pointsman.bus.jetstream.bus import JetStreamBus
 from pointsman.settings import Settings
@@ -45,6 +49,41 @@ async def test_guessed_request_id_suppresses_no_request(bus: JetStreamBus, setti
 
     assert [each.workflow_id for each in outcomes] == [workflow_id, foreign_id]
     assert {each.status for each in outcomes} == {"completed"}
+
+
+async def test_publisher_of_a_suppressed_request_sees_it_and_publishes_again(
+    bus: JetStreamBus, settings: Settings
+) -> None:
+    """A bare `Nats-Msg-Id` that another caller has used is dropped, until the window has passed."""
+    subjects = Subjects(settings.namespace)
+    mine, id = subjects.request("crew", "shop"), {"Nats-Msg-Id": "order-1"}
+    async with await nats.connect(settings.url) as connection:
+        stream = connection.jetstream()
+
+        async def stored() -> bool:
+            return not (await stream.publish(mine, BODY, headers=id)).duplicate
+
+        await stream.publish(subjects.request("crew", "mallory"), b"{}", headers=id)
+        lost = await stream.publish(mine, BODY, headers=id)
+        before = await bus.last("requests", mine)
+        await until(stored)
+
+    found = await bus.last("requests", mine)
+    assert (lost.duplicate, before) == (True, None)
+    assert found is not None
+    assert found.body == BODY
+
+
+async def test_broker_accepts_no_shorter_window_of_duplicates(settings: Settings, namespace: str) -> None:
+    """If this fails, the broker can do more than docs/security.md says: shorten the window of requests."""
+    async with await nats.connect(settings.url) as connection:
+        stream = connection.jetstream()
+        with pytest.raises(APIError, match="duplicates window needs to be >= 100ms"):
+            await stream.add_stream(name=namespace, subjects=[namespace], duplicate_window=0.099)
+        made = await stream.add_stream(name=namespace, subjects=[namespace], duplicate_window=0)
+        await stream.delete_stream(namespace)
+
+    assert made.config.duplicate_window == 120
 
 
 async def test_two_teams_serve_requests_with_one_id(bus: JetStreamBus, settings: Settings) -> None:
