@@ -16,7 +16,13 @@ from pointsman.client.files import GivenFile, store_files
 from pointsman.clock import SystemClock
 from pointsman.engine.log.records import SCHEDULE
 from pointsman.engine.process.retrying import publish_with_retry
-from pointsman.errors import BodyLostError, ContractError, NotFoundError, ScheduleRefusedError
+from pointsman.errors import (
+    BodyLostError,
+    ContractError,
+    NotFoundError,
+    PermissionDeniedError,
+    ScheduleRefusedError,
+)
 from pointsman.ports.bus import Bus, StoredMessage
 from pointsman.ports.clock import Clock
 from pointsman_schemas.envelope import Envelope, encode
@@ -161,9 +167,11 @@ class Schedules:
 
         Returns:
             The schedules, by team, caller and name.
+
+        Raises:
+            PermissionDeniedError: The broker refuses the user this read. A caller with a grant names a team and itself.
         """
-        found = await SCHEDULE.read_all(self._bus, self._subjects.crons(team, caller))
-        return [each for each in found if each.status not in ("deleted", "refused")]
+        return await self._read(team, caller)
 
     async def get(self, name: str, team: str | None = None, *, caller: str | None = None) -> Schedule:
         """Read a schedule: its definition, its status and its last runs. `next_fires` computes its next times.
@@ -179,10 +187,10 @@ class Schedules:
         Raises:
             NotFoundError: There is no such schedule.
             ContractError: Several teams have a schedule of this name.
+            PermissionDeniedError: The broker refuses the user this read. A caller with a grant names the team.
         """
         owner = caller or self._user
-        found = await SCHEDULE.read_all(self._bus, self._subjects.crons(team, owner, name))
-        found = [each for each in found if each.status not in ("deleted", "refused")]
+        found = await self._read(team, owner, name)
         if not found:
             raise NotFoundError(
                 f"{owner} has no schedule {name!r}{f' with {team}' if team else ''}; `pointsman schedules list` shows "
@@ -333,6 +341,16 @@ class Schedules:
             ScheduleRefusedError: The supervisor refuses the command.
         """
         return await self._command("delete", name, team, caller, actor, timeout)
+
+    async def _read(self, team: str | None, caller: str | None, name: str | None = None) -> Sequence[Schedule]:
+        try:
+            found = await SCHEDULE.read_all(self._bus, self._subjects.crons(team, caller, name))
+        except PermissionDeniedError as error:
+            if team is not None and caller is not None:
+                raise
+            hint = f"a user that may not read all schedules names a team, and the caller {self._user}"
+            raise PermissionDeniedError(f"{error}; {hint}") from None
+        return [each for each in found if each.status not in ("deleted", "refused")]
 
     async def _command(
         self,
