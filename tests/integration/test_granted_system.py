@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from support.waiting import until
 from pointsman.bus.jetstream.bus import connect
 from pointsman.clock import SystemClock
 from pointsman.engine.supervisor.retention import RetentionJob
+from pointsman.errors import PermissionDeniedError
 from pointsman.grants.permissions import ACTIONS, Grant, GrantRole
 from pointsman_schemas.subjects import Subjects
 
@@ -28,12 +30,25 @@ pytestmark = pytest.mark.timeout(400)
 MODES = pytest.mark.parametrize("jwt", [False, True], ids=["config", "jwt"])
 OFFICE = """
 import asyncio
+from pathlib import Path
 
-from pointsman import Context, Limits, LLMAgent, RetryPolicy, Team, agent
+from pointsman import Context, Limits, LLMAgent, Pipeline, RetryPolicy, Stage, Team, agent
 from pointsman.errors import TaskError
 
 office = Team(name="office", agents=["crew", "payer", "teller", "failing", "writer", "scribe", "listener"],
               limits=Limits(deadline=90, task_timeout=60), retry=RetryPolicy(backoff=0.05, attempts=1))
+clerks = Pipeline(stages=(Stage(agent="clerk"),))
+desk = Team(name="desk", agents=["clerk"], own_agents=["clerk"], strategy=clerks)
+lobby = Team(name="lobby", agents=["clerk"], own_agents=["clerk"], strategy=clerks)
+
+
+@agent(name="clerk", description="Notes its requests, once the file begin exists", concurrency=1)
+async def clerk(request: str) -> str:
+    while not Path("begin").exists():
+        await asyncio.sleep(0.02)
+    with open("served", "a") as served:
+        served.write(request + "\\n")
+    return request
 
 
 @agent(name="payer", description="Pays", approval="required")
@@ -67,21 +82,35 @@ writer = LLMAgent(name="writer", description="Writes a letter", instructions="Wr
 async def failing(request: str) -> str:
     raise TaskError("it is broken", retryable=True)
 """
+TEAMS = ("crew", "office", "desk", "lobby")
 USERS = [
     Grant(GrantRole.PROVISIONER, "builder"),
     Grant(GrantRole.SUPERVISOR, "crew-boss", ("crew",)),
-    Grant(GrantRole.SUPERVISOR, "office-boss", ("office",)),
+    Grant(GrantRole.SUPERVISOR, "office-boss", ("office", "desk", "lobby")),
     Grant(GrantRole.WORKER, "crew-worker", (), ("planner", "synthesizer", "worker")),
     Grant(GrantRole.WORKER, "office-worker", (), ("payer", "teller", "failing", "writer", "listener")),
     Grant(GrantRole.WORKER, "scribe-worker", (), ("scribe",)),
-    Grant(GrantRole.CALLER, "shop", ("crew", "office"), (), ("cancel", "tell")),
+    Grant(GrantRole.WORKER, "clerk-worker", (), ("desk--clerk", "lobby--clerk")),
+    Grant(GrantRole.CALLER, "shop", TEAMS, (), ("cancel", "tell", "schedule")),
     Grant(GrantRole.OPERATOR, "ops", ("*",), (), ACTIONS[GrantRole.OPERATOR]),
     Grant(GrantRole.DASHBOARD, "board", ("*",), (), ACTIONS[GrantRole.DASHBOARD]),
     Grant(GrantRole.OBSERVER, "eye"),
     Grant(GrantRole.GATEWAY, "door", ("*",), (), ACTIONS[GrantRole.GATEWAY]),
     Grant(GrantRole.WEBHOOKS, "sender"),
 ]
-AGENTS = ("planner", "synthesizer", "worker", "payer", "teller", "failing", "writer", "scribe", "listener")
+AGENTS = (
+    "planner",
+    "synthesizer",
+    "worker",
+    "payer",
+    "teller",
+    "failing",
+    "writer",
+    "scribe",
+    "listener",
+    "desk--clerk",
+    "lobby--clerk",
+)
 
 
 def write(folder: Path, name: str, text: str) -> str:
@@ -103,8 +132,9 @@ async def outcome(system: GrantedSystem, team: str, request: dict[str, Any], *op
 
 async def run_all(system: GrantedSystem, office: str) -> None:
     """Start every process that keeps running."""
-    agents = [option for name in AGENTS for option in ("--agent", name)]
-    await system.succeed("builder", "provision", "--webhooks", "--team", "crew", "--team", "office", *agents)
+    named = [option for name in TEAMS for option in ("--team", name)]
+    named += [option for name in AGENTS for option in ("--agent", name)]
+    await system.succeed("builder", "provision", "--webhooks", *named)
     await asyncio.gather(
         system.start("crew-boss", "supervisor", CREW, event="supervisor_started"),
         system.start("crew-boss", "supervisor", CREW, event="supervisor_started"),
@@ -121,6 +151,9 @@ async def run_all(system: GrantedSystem, office: str) -> None:
             event="worker_started",
         ),
         system.start("scribe-worker", "worker", f"{office}:scribe", event="worker_started"),
+        system.start(
+            "clerk-worker", "worker", f"{office}:clerk", "--team", "desk", "--team", "lobby", event="worker_started"
+        ),
     )
 
 
@@ -134,6 +167,8 @@ async def test_a_system_with_grants_does_all_that_the_docs_describe(jwt: bool, t
         await run_all(system, office)
         await work(system)
         await share_limits_and_circuits(system)
+        await share_slots(system)
+        await use_schedules(system)
         await wait_for_persons(system)
         await fail_and_replay(system, tmp_path)
         await look(system, tmp_path)
@@ -145,8 +180,9 @@ async def test_a_system_with_grants_does_all_that_the_docs_describe(jwt: bool, t
         assert [each for each in system.violations() if not OPTIONAL.match(each)] == []
 
 
-# A caller may not read logs: its command then prints no hint about a request that waits.
-OPTIONAL = re.compile(r"shop: Publish \$JS\.edge\.API\.DIRECT\.GET\.OWN_LOG\.own\.log\.")
+# A caller may not read logs: its command then prints no hint about a request that waits. It may not read the schedules
+# of all teams: the test asks for them once.
+OPTIONAL = re.compile(r"shop: Publish \$JS\.edge\.API\.DIRECT\.GET\.OWN_LOG\.own\.(log|cron\.\*)\.")
 ENVIRONMENT = {
     "POINTSMAN_HEARTBEAT": "0.5",
     "POINTSMAN_ACK_WAIT": "5",
@@ -215,6 +251,49 @@ async def share_limits_and_circuits(system: GrantedSystem) -> None:
     assert open_circuits.keys() == {"failing"}
     assert open_circuits["failing"]["open_count"] == 1
     await system.succeed("ops", "resume", failed["workflow_id"])  # removes the letters, in the operator's name
+
+
+async def share_slots(system: GrantedSystem) -> None:
+    """Let one worker serve two teams in turn: a request of a team does not wait for all requests of the other."""
+    async with system.client("shop") as client, system.client("eye") as observer:
+        many = [await client.submit("lobby", "many") for _ in range(9)]
+        few = await client.submit("desk", "few")
+
+        async def queued() -> bool:
+            depths = [await observer.operations.queue_depth(f"{team}--clerk") for team in ("lobby", "desk")]
+            return [each and each.pending + each.in_flight for each in depths] == [9, 1]
+
+        await until(queued, seconds=30)
+        write(system.folder, "begin", "")
+        ended = [await workflow.outcome(30) for workflow in (few, *many)]
+    served = (system.folder / "served").read_text().split()
+    assert {each.status for each in ended} == {"completed"}
+    assert (len(served), served.count("few")) == (10, 1)
+    assert served.index("few") <= 3
+
+
+async def use_schedules(system: GrantedSystem) -> None:
+    """Let the timer of a schedule fire, a caller command another, and an operator command that of the caller."""
+    async with system.client("shop") as client, system.client("ops") as operator:
+        soon = datetime.now(UTC) + timedelta(seconds=0.5)
+        await client.schedules.create("once", "crew", steps("o"), at=soon)
+        await client.schedules.create("daily", "crew", steps("d"), cron="0 9 * * *")
+        paused = await operator.schedules.pause("daily", "crew", caller="shop")
+        with pytest.raises(PermissionDeniedError, match="names a team, and the caller shop"):
+            await client.schedules.resume("daily")
+        resumed = await client.schedules.resume("daily", "crew")
+        await client.schedules.run("daily", "crew")
+
+        async def ran() -> bool:
+            found = [await client.schedules.get(name, "crew") for name in ("once", "daily")]
+            return [[run.outcome for run in each.runs] for each in found] == [["completed"], ["completed"]]
+
+        await until(ran, seconds=30)
+        deleted = await client.schedules.delete("daily", "crew")
+        listed = [each.name for each in await client.schedules.list("crew", caller="shop")]
+    states = [each and each.status for each in (paused, resumed, deleted)]
+    assert states == ["paused", "active", "deleted"]
+    assert listed == ["once"]
 
 
 async def wait_for_persons(system: GrantedSystem) -> None:
