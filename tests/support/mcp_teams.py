@@ -19,7 +19,7 @@ from pointsman_schemas.plan import Plan, PlannedTask
 from pointsman_schemas.strategies import Fixed
 from pointsman_schemas.team import Limits, RetryPolicy, Team
 
-__all__ = ["AGENTS", "TEAMS"]
+__all__ = ["AGENTS", "SUITE_TEAMS", "TEAMS"]
 
 
 class Greeting(BaseModel):
@@ -147,21 +147,26 @@ AGENTS: Sequence[Agent] = [greeter, computer, writer, failer, deleter, asker, na
 
 TEAMS: Sequence[Team] = (
     _team("greet", "greeter", "Greets a person", Greeting),
-    _team("test_simple_text", "greeter", "Answers with a text", Greeting),
     _team("slow_compute", "computer", "Computes for some time", Computation),
-    _team("test_tool_with_progress", "computer", "Reports its progress", Computation),
     _team("write", "writer", "Writes a sentence", Computation),
     _team("failing_job", "failer", "Fails after a second", Computation),
-    _team("test_error_handling", "failer", "Fails", Computation),
     _team("confirm_delete", "deleter", "Deletes a file once a person confirms", Deletion),
     _team("multi_input", "asker", "Asks two questions at once", Greeting),
     _team("test_input_required_result_elicitation", "namer", "Asks for a name", Greeting),
+    _team("letters", "clerk", "Writes a letter", Greeting),
+    _team("guarded", "greeter", "Begins once a person approves", Greeting, approve_plan=True),
+)
+"""The teams of the tests."""
+
+SUITE_TEAMS: Sequence[Team] = (
+    *TEAMS,
+    _team("test_simple_text", "greeter", "Answers with a text", Greeting),
+    _team("test_tool_with_progress", "computer", "Reports its progress", Computation),
+    _team("test_error_handling", "failer", "Fails", Computation),
     _team("test_input_required_result_request_state", "checker", "Asks for a check", Greeting),
     _team("test_input_required_result_tampered_state", "checker", "Asks for a check", Greeting),
     _team("test_input_required_result_multi_round", "namer", "Asks for a name", Greeting),
     _team("test_streaming_elicitation", "namer", "Asks for a name", Greeting),
     _team("test_logging_tool", "greeter", "Writes no log for a client", Greeting),
-    _team("letters", "clerk", "Writes a letter", Greeting),
-    _team("guarded", "greeter", "Begins once a person approves", Greeting, approve_plan=True),
 )
-"""The teams. The suite gives the names of most of them."""
+"""The teams of the official suite, which gives the names of most of them."""

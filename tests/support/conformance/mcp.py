@@ -19,7 +19,7 @@ from pointsman.gateway.mcp import calls, tasks
 from pointsman.settings import Settings
 from support import factory
 from support.gateway import served_gateway
-from support.mcp_teams import AGENTS, TEAMS
+from support.mcp_teams import AGENTS, SUITE_TEAMS
 
 __all__ = ["EXPECTED", "SCENARIOS", "run"]
 
@@ -125,7 +125,7 @@ async def run(settings: Settings, environment: Mapping[str, str]) -> bool:
     with tempfile.TemporaryDirectory() as place, pytest.MonkeyPatch.context() as patched:
         patched.setattr(calls, "_RESTART_S", 0.0)  # the suite calls many tools that no team is
         patched.setattr(tasks, "_IMMEDIATE_S", 0.9)  # less than the second of failing_job, and enough for a greeting
-        async with factory.team(TEAMS, AGENTS, on=settings, settled=True), served_gateway(settings) as address:
+        async with factory.team(SUITE_TEAMS, AGENTS, on=settings, settled=True), served_gateway(settings) as address:
             process = await asyncio.create_subprocess_exec(
                 "conformance", "server", "--url", f"{address}/mcp", "--requirements", _VERSION, "--output-dir", place,
                 env=environment, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
