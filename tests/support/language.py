@@ -201,7 +201,7 @@ def check_text(text: Text) -> Iterator[tuple[int, str, str]]:
             in_table = text.text.rfind("|", text.text.rfind("\n", 0, offset) + 1, offset) >= 0
             for rule in _openings(plain, text.kind, first=first, in_table=in_table):
                 yield line, rule, shown
-        for each in banned():
+        for each in banned() if _any_banned().search(plain) else ():
             if (hit := each.pattern.search(plain)) and not (each.of_persons and _of_a_person(plain, hit)):
                 yield line, f'"{" ".join(hit.group().split())}" -> {each.instead}', shown
         first = False
@@ -437,6 +437,7 @@ def _is_described(field: ast.AnnAssign) -> bool:
     )
 
 
+@cache
 def _models(folder: Path) -> set[str]:
     """Return the names of the classes in `folder` that inherit from pydantic's `BaseModel`."""
     bases: dict[str, set[str]] = {}
@@ -456,10 +457,22 @@ def banned() -> list[Banned]:
     found = []
     for words, instead, *of_persons in _rows():
         if words != "allow":
-            pattern = re.sub(r"\s+", r"\\s+", words)
-            compiled = re.compile(rf"(?<![\w`/.-])(?:{pattern})(?![\w`]|-\w)", re.IGNORECASE)
-            found.append(Banned(compiled, instead, of_persons == ["person"]))
+            found.append(Banned(_of_words(_with_spaces(words)), instead, of_persons == ["person"]))
     return found
+
+
+@cache
+def _any_banned() -> re.Pattern[str]:
+    """Return one pattern that finds any banned words: most sentences are searched once and have none."""
+    return _of_words("|".join(_with_spaces(words) for words, *_ in _rows() if words != "allow"))
+
+
+def _with_spaces(words: str) -> str:
+    return re.sub(r"\s+", r"\\s+", words)
+
+
+def _of_words(pattern: str) -> re.Pattern[str]:
+    return re.compile(rf"(?<![\w`/.-])(?:{pattern})(?![\w`]|-\w)", re.IGNORECASE)
 
 
 def allowances() -> list[Allowance]:

@@ -26,6 +26,8 @@ class Size:
     late: float
     ids: int
     """Requests of each of twenty callers, who number them alike."""
+    rows: int
+    """Rows of a batch, which may need little more memory than 200 rows."""
     growth: int
     """Workflows between two looks at what a process holds, of which there are three."""
     together: int
@@ -52,10 +54,11 @@ _SHORT = Size(
     half_done=40,
     late=0.5,
     ids=5,
-    growth=160,  # what is in hand at a look comes to some 50 kB either way
+    rows=2_500,
+    growth=80,  # what is in hand at a look comes to some 50 kB either way
     together=20,
     slow=0.0,
-    forgotten=1024,  # an id is remembered of each: that it has ended
+    forgotten=2048,  # an id is remembered of each: that it has ended
     tasks=100,
     unexported=30,
     installed=(),
@@ -69,6 +72,7 @@ _REPORTED = Size(
     half_done=100,
     late=3.0,
     ids=100,
+    rows=10_000,
     growth=6_700,
     together=200,
     slow=0.025,
