@@ -44,7 +44,7 @@ async def test_schemathesis_finds_nothing(settings: Settings, tmp_path: Path, mo
         async with served_gateway(settings, gateway_require_key=True) as address:
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", "schemathesis.cli", "run", f"{address}/openapi.json"),
-                *("--header", f"Authorization: Bearer {key}", "--checks", "all", "--max-examples", "8"),
+                *("--header", f"Authorization: Bearer {key}", "--checks", "all", "--max-examples", "3"),
                 *("--exclude-path-regex", "/events$", "--phases", "examples,coverage,fuzzing", "--seed", "1"),
                 *("--generation-database", "none", "--no-color", "--request-timeout", "60"),
                 stdout=asyncio.subprocess.PIPE,

@@ -10,9 +10,11 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 from support.attacks import (
     Attacker,
     Names,
@@ -40,8 +42,7 @@ from pointsman.grants.permissions import ACTIONS, TRUSTED_ROLES, Grant, GrantRol
 from pointsman.settings import Settings
 from pointsman_schemas.subjects import Subjects
 
-pytestmark = pytest.mark.timeout(300)
-MODES = pytest.mark.parametrize("jwt", [False, True], ids=["config", "jwt"])
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(300)]
 NS = "own"
 USERS = {
     "builder": Grant(GrantRole.PROVISIONER, "builder"),
@@ -82,6 +83,13 @@ class World:
 
     async def state(self) -> str:
         return json.dumps(await snapshot(self.observer, self.names), sort_keys=True)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module", params=[False, True], ids=["config", "jwt"])
+async def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World]:
+    """Return one world for all tests: each test proves that the attacks changed nothing."""
+    async with world(tmp_path_factory.mktemp("grants"), jwt=request.param) as made:
+        yield made
 
 
 @asynccontextmanager
@@ -135,9 +143,18 @@ async def store_every_kind(names: Names, connections: dict[str, NatsConnection])
     assert stored > 60
 
 
-def test_attackers_and_grants_agree_about_covered_subjects() -> None:
+async def test_attackers_and_grants_agree_about_covered_subjects() -> None:
     names = Names(NS, ("crew", "rivals"), ("echo", "spy"), KNOWN_USERS, "wf_1", {}, [])
-    subjects = [*message_subjects(names), ">", f"{NS}.>", "*.>", "_INBOX.*.>", f"{NS}.log.>", "$JS.API.INFO", "$JS.x"]
+    subjects = [
+        *islice(message_subjects(names), 0, None, 5),
+        ">",
+        f"{NS}.>",
+        "*.>",
+        "_INBOX.*.>",
+        f"{NS}.log.>",
+        "$JS.API.INFO",
+        "$JS.x",
+    ]
     for grant in USERS.values():
         rights = permissions(grant, NS)
         for patterns in (rights.publish, rights.subscribe):
@@ -145,56 +162,50 @@ def test_attackers_and_grants_agree_about_covered_subjects() -> None:
             assert found == [is_covered(each, patterns) for each in subjects]
 
 
-@MODES
-async def test_every_foreign_subject_and_request_is_refused(jwt: bool, tmp_path: Path) -> None:
-    async with world(tmp_path, jwt=jwt) as place:
-        before = await place.state()
-        for user in ATTACKERS:
-            rights = permissions(USERS[user], NS)
-            async with connected(place.settings(user)) as connection:
-                attacker = Attacker(connection)
-                attacks = foreign_publishes(place.names, rights)
-                published = await attacker.publish(attacks)
-                subscribed = await attacker.subscribe(foreign_subscriptions(place.names, rights))
+async def test_every_foreign_subject_and_request_is_refused(place: World) -> None:
+    before = await place.state()
+    for user in ATTACKERS:
+        rights = permissions(USERS[user], NS)
+        async with connected(place.settings(user)) as connection:
+            attacker = Attacker(connection)
+            attacks = foreign_publishes(place.names, rights)
+            published = await attacker.publish(attacks)
+            subscribed = await attacker.subscribe(foreign_subscriptions(place.names, rights))
 
-            assert len(attacks) > 1000
-            assert (user, [(each.what, each.subject) for each in published]) == (user, [])
-            assert (user, subscribed) == (user, [])
-        assert await place.state() == before
+        assert len(attacks) > 1000
+        assert (user, [(each.what, each.subject) for each in published]) == (user, [])
+        assert (user, subscribed) == (user, [])
+    assert await place.state() == before
 
 
-@MODES
-async def test_headers_on_own_subjects_change_nothing_of_others(jwt: bool, tmp_path: Path) -> None:
+async def test_headers_on_own_subjects_change_nothing_of_others(place: World) -> None:
     """Send rollups, which would delete the stream, and schedules, which would publish a handoff."""
-    async with world(tmp_path, jwt=jwt) as place:
-        before = await place.state()
-        for user in EDGE_ATTACKERS:
-            attacks = header_attacks(place.names, permissions(USERS[user], NS))
-            async with connected(place.settings(user)) as connection:
-                answers = [
-                    await connection.request(each.subject, each.body, headers=header_bytes(each.headers))()
-                    for each in attacks
-                ]
+    before = await place.state()
+    for user in EDGE_ATTACKERS:
+        attacks = header_attacks(place.names, permissions(USERS[user], NS))
+        async with connected(place.settings(user)) as connection:
+            answers = [
+                await connection.request(each.subject, each.body, headers=header_bytes(each.headers))()
+                for each in attacks
+            ]
 
-            assert bool(attacks) is (user != "eye")
-            assert (user, [each for each in answers if b'"error"' not in each]) == (user, [])
-        assert await place.state() == before
+        assert bool(attacks) is (user != "eye")
+        assert (user, [each for each in answers if b'"error"' not in each]) == (user, [])
+    assert await place.state() == before
 
 
-@MODES
-async def test_answers_of_the_broker_go_to_no_subject_of_others(jwt: bool, tmp_path: Path) -> None:
+async def test_answers_of_the_broker_go_to_no_subject_of_others(place: World) -> None:
     """Name subjects of others as the reply subjects of the user's own requests."""
-    async with world(tmp_path, jwt=jwt) as place:
-        before = await place.state()
-        for user in EDGE_ATTACKERS:
-            attacks = reply_attacks(place.names, own_requests(permissions(USERS[user], NS)))
-            async with connected(place.settings(user)) as connection:
-                refused = Attacker(connection)
-                accepted = await refused.publish(attacks)
+    before = await place.state()
+    for user in EDGE_ATTACKERS:
+        attacks = reply_attacks(place.names, own_requests(permissions(USERS[user], NS)))
+        async with connected(place.settings(user)) as connection:
+            refused = Attacker(connection)
+            accepted = await refused.publish(attacks)
 
-            assert len(accepted) == len(attacks) > 500
-            await settle(place)
-            assert (user, await place.state() == before) == (user, True)
+        assert len(accepted) == len(attacks) > 500
+        await settle(place)
+        assert (user, await place.state() == before) == (user, True)
 
 
 async def test_the_same_answers_delete_a_stream_if_there_is_one_account(tmp_path: Path) -> None:
@@ -214,41 +225,39 @@ async def test_the_same_answers_delete_a_stream_if_there_is_one_account(tmp_path
             await until(deleted)
 
 
-@MODES
-async def test_own_consumers_deliver_to_no_subject_of_others(jwt: bool, tmp_path: Path) -> None:
+async def test_own_consumers_deliver_to_no_subject_of_others(place: World) -> None:
     """Create consumers whose deliver subject is one of others: the broker does not check this subject."""
     stream = f"{NS.upper()}_RESULTS"
-    async with world(tmp_path, jwt=jwt) as place:
-        before = await place.state()
-        wanted = [each for each in targets(place.names) if each.startswith("$JS.API.STREAM.")]
-        wanted += [f"{NS}.handoff.spy.crew.wf_1.t1.7", f"{NS}.log.crew.wf_1", f"{NS}.request.rivals.rival"]
-        wanted += [f"$KV.{NS.upper()}_AGENTS.spy.1", f"{NS}.handed.crew.1.request.crew.shop", "_TRUSTED.boss.x"]
-        received: list[object] = []
-        async with connected(place.settings("boss")) as boss:
-            await boss.subscribe(f"{NS}.handed.>", received.append)
-            await boss.subscribe("_TRUSTED.boss.x", received.append)
-            for user in EDGE_ATTACKERS:
-                names = [reader_name(f"_INBOX.{user}", slot) for slot in range(READER_SLOTS)]
-                filter = FILTERS[user]
-                async with connected(place.settings(user)) as connection:
-                    for start in range(0, len(wanted), READER_SLOTS):
-                        chosen = list(zip(names, wanted[start : start + READER_SLOTS], strict=False))
-                        for name, target in chosen:
-                            config: dict[str, object] = {
-                                "name": name,
-                                "filter_subject": filter,
-                                "deliver_subject": target,
-                            }
-                            config |= {"ack_policy": "none", "idle_heartbeat": 100_000_000}
-                            order = {"stream_name": stream, "config": config}
-                            await connection.api(f"CONSUMER.CREATE.{stream}.{name}.{filter}", order)
-                        await asyncio.sleep(0.3)  # three heartbeats, each with an empty body
-                        for name, _ in chosen:
-                            await connection.api(f"CONSUMER.DELETE.{stream}.{name}")
-                await settle(place)
-                assert (user, await place.state() == before) == (user, True)
-                forwarded = [each for each in received if getattr(each, "subject", "").startswith(f"{NS}.handed.")]
-                assert forwarded == []
+    before = await place.state()
+    wanted = [each for each in targets(place.names) if each.startswith("$JS.API.STREAM.")]
+    wanted += [f"{NS}.handoff.spy.crew.wf_1.t1.7", f"{NS}.log.crew.wf_1", f"{NS}.request.rivals.rival"]
+    wanted += [f"$KV.{NS.upper()}_AGENTS.spy.1", f"{NS}.handed.crew.1.request.crew.shop", "_TRUSTED.boss.x"]
+    received: list[object] = []
+    async with connected(place.settings("boss")) as boss:
+        await boss.subscribe(f"{NS}.handed.>", received.append)
+        await boss.subscribe("_TRUSTED.boss.x", received.append)
+        for user in EDGE_ATTACKERS:
+            names = [reader_name(f"_INBOX.{user}", slot) for slot in range(READER_SLOTS)]
+            filter = FILTERS[user]
+            async with connected(place.settings(user)) as connection:
+                for start in range(0, len(wanted), READER_SLOTS):
+                    chosen = list(zip(names, wanted[start : start + READER_SLOTS], strict=False))
+                    for name, target in chosen:
+                        config: dict[str, object] = {
+                            "name": name,
+                            "filter_subject": filter,
+                            "deliver_subject": target,
+                        }
+                        config |= {"ack_policy": "none", "idle_heartbeat": 100_000_000}
+                        order = {"stream_name": stream, "config": config}
+                        await connection.api(f"CONSUMER.CREATE.{stream}.{name}.{filter}", order)
+                    await asyncio.sleep(0.3)  # three heartbeats, each with an empty body
+                    for name, _ in chosen:
+                        await connection.api(f"CONSUMER.DELETE.{stream}.{name}")
+            await settle(place)
+            assert (user, await place.state() == before) == (user, True)
+            forwarded = [each for each in received if getattr(each, "subject", "").startswith(f"{NS}.handed.")]
+            assert forwarded == []
 
 
 FILTERS = {
@@ -281,22 +290,20 @@ async def settle(place: World) -> None:
     await asyncio.sleep(0.2)
 
 
-@MODES
-async def test_inbox_of_another_user_stays_private(jwt: bool, tmp_path: Path) -> None:
-    async with world(tmp_path, jwt=jwt) as place:
-        heard: list[object] = []
-        async with AsyncExitStack() as stack:
-            for spy in ("echo-1", "rival", "eye", "board", "door", "ops", "rival-boss"):
-                connection = await stack.enter_async_context(connected(place.settings(spy)))
-                for subject in (">", "_INBOX.>", "_INBOX.shop.>", "_INBOX.*.*", "_TRUSTED.boss.>", "*.shop.>"):
-                    await connection.subscribe(subject, heard.append)
-                await connection.flush()
-            shop = await stack.enter_async_context(connected(place.settings("shop")))
-            boss = await stack.enter_async_context(connected(place.settings("boss")))
-            await shop.request(f"{NS}.request.crew.shop", b"{}")()
-            await boss.request(f"{NS}.log.crew.wf_2", b"{}")()
-            await boss.send("_INBOX.shop.outcome", b"secret")
-            await boss.flush()
-            await shop.flush()
+async def test_inbox_of_another_user_stays_private(place: World) -> None:
+    heard: list[object] = []
+    async with AsyncExitStack() as stack:
+        for spy in ("echo-1", "rival", "eye", "board", "door", "ops", "rival-boss"):
+            connection = await stack.enter_async_context(connected(place.settings(spy)))
+            for subject in (">", "_INBOX.>", "_INBOX.shop.>", "_INBOX.*.*", "_TRUSTED.boss.>", "*.shop.>"):
+                await connection.subscribe(subject, heard.append)
+            await connection.flush()
+        shop = await stack.enter_async_context(connected(place.settings("shop")))
+        boss = await stack.enter_async_context(connected(place.settings("boss")))
+        await shop.request(f"{NS}.request.crew.shop", b"{}")()
+        await boss.request(f"{NS}.log.crew.wf_2", b"{}")()
+        await boss.send("_INBOX.shop.outcome", b"secret")
+        await boss.flush()
+        await shop.flush()
 
-        assert heard == []
+    assert heard == []

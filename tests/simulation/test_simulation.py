@@ -25,7 +25,7 @@ from simulation.world import World
 
 pytestmark = pytest.mark.timeout(180)  # worlds are all CPU, and a machine may be busy
 
-_SEEDS = range(1, 101)
+_SEEDS = range(1, 41)
 """As many as half a minute of a busy machine takes; `make simulate` plays more."""
 _CHUNK = 10  # seeds in one test: few enough for its time limit on any machine
 
@@ -43,14 +43,13 @@ def test_acknowledged_request_reaches_exactly_one_outcome(first: int) -> None:
 
 @pytest.mark.parametrize(("seed", "emitting"), [(10, False), (34, True)])
 def test_a_seed_is_the_same_world_in_every_process(seed: int, emitting: bool) -> None:
-    worlds = [World(seed) for _ in range(2)]
+    world = World(seed)
 
-    here = [world.run().digest for world in worlds]
+    here = world.run().digest
     elsewhere = [_digest_in_another_process(seed, hash_seed) for hash_seed in ("1", "2")]
 
-    assert {*here, *elsewhere} == {here[0]}
-    emitted = [world.broker.all_messages("results", "sim.event.*.*.*.news") for world in worlds]
-    assert [bool(events) for events in emitted] == [emitting, emitting]
+    assert {here, *elsewhere} == {here}
+    assert bool(world.broker.all_messages("results", "sim.event.*.*.*.news")) is emitting
 
 
 def test_a_digest_does_not_depend_on_the_worlds_before() -> None:
@@ -60,7 +59,7 @@ def test_a_digest_does_not_depend_on_the_worlds_before() -> None:
     thresholds = gc.get_threshold()
 
     try:
-        for seed in list(alone) * 6:
+        for seed in list(alone) * 2:
             held.append([bytearray(chance.randint(16, 600)) for _ in range(chance.randint(0, 5_000))])
             gc.set_threshold(chance.choice([50, 100, 313]), chance.choice([2, 5, 10]), 5)
             assert World(seed).run().digest == alone[seed], f"seed {seed}"
