@@ -6,14 +6,15 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
-from typing import Annotated, NamedTuple, get_args
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, NamedTuple, get_args
 
 import typer
 
 from pointsman import app
 from pointsman.cli.arguments import Json, Namespace, Url, WithParent
-from pointsman.cli.render.output import Code, console, print_json, print_table
-from pointsman.cli.support.session import session, settings_for
+from pointsman.cli.render.output import Code, console, print_json, print_list, print_table
+from pointsman.cli.support.session import Session, broker_command, session, settings_for
 from pointsman.client.client import Client
 from pointsman.errors import ConfigurationError
 from pointsman.settings import Settings
@@ -26,6 +27,9 @@ from pointsman.webhooks.deliveries import (
 )
 from pointsman.webhooks.endpoint_store import EndpointStore
 from pointsman.webhooks.endpoints import EVENT_TYPES, Endpoint, EventType
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 __all__ = ["create", "delete", "deliveries", "disable", "enable", "list_", "resend", "rotate", "run", "show"]
 
@@ -79,7 +83,7 @@ def create(
     plain_http = settings_for(url, namespace).webhook_private_networks
 
     async def change() -> Code:
-        async with _open(url, namespace, create=True) as (_, store):
+        async with _open(partial(session, url, namespace), create=True) as (_, store):
             made = await store.create(address, events=events, teams=team, plain_http=plain_http)
         if json:
             print_json({**_shown(made.endpoint), "secret": made.secret})
@@ -90,170 +94,99 @@ def create(
     return asyncio.run(change())
 
 
-def list_(url: Url = None, namespace: Namespace = None, json: Json = False) -> Code:
-    """List the endpoints, oldest first.
-
-    Returns:
-        The exit code.
-    """
-
-    async def read() -> Code:
-        async with _open(url, namespace) as (_, store):
-            found = await store.list()
-        if json:
-            for each in found:
-                print_json(_shown(each))
-        elif found:
-            _print_endpoints(found)
-        else:
-            print("There is no endpoint.")
-        return Code.OK
-
-    return asyncio.run(read())
+@broker_command
+async def list_(session: Session, json: Json = False) -> None:
+    """List the endpoints, oldest first."""
+    async with _open(session) as (_, store):
+        found = await store.list()
+    documents = [_shown(each) for each in found]
+    print_list(documents, lambda _: _endpoint_table(found), "There is no endpoint.", json=json)
 
 
-def show(id: _Id, url: Url = None, namespace: Namespace = None, json: Json = False) -> Code:
-    """Show an endpoint with its newest deliveries.
-
-    Returns:
-        The exit code.
-    """
-
-    async def read() -> Code:
-        async with _open(url, namespace) as (client, store):
-            endpoint = await store.get(id)
-            newest = await list_deliveries(client.bus, client.subjects, endpoint=id, limit=20)
-        if json:
-            print_json({**_shown(endpoint), "deliveries": [each.model_dump(mode="json") for each in newest]})
-            return Code.OK
-        _print_endpoints([endpoint])
-        if endpoint.disabled_at is not None:
-            print(f"Disabled {endpoint.disabled_at:%Y-%m-%d %H:%M}: {endpoint.disabled_reason}")
-        if newest:
-            _print_deliveries(newest)
-        return Code.OK
-
-    return asyncio.run(read())
+@broker_command
+async def show(session: Session, id: _Id, json: Json = False) -> None:
+    """Show an endpoint with its newest deliveries."""
+    async with _open(session) as (client, store):
+        endpoint = await store.get(id)
+        newest = await list_deliveries(client.bus, client.subjects, endpoint=id, limit=20)
+    if json:
+        print_json({**_shown(endpoint), "deliveries": [each.model_dump(mode="json") for each in newest]})
+        return
+    print_table(console(), _endpoint_table([endpoint]))
+    if endpoint.disabled_at is not None:
+        print(f"Disabled {endpoint.disabled_at:%Y-%m-%d %H:%M}: {endpoint.disabled_reason}")
+    if newest:
+        print_table(console(), _delivery_table(newest))
 
 
-def rotate(
+@broker_command
+async def rotate(
+    session: Session,
     id: _Id,
     overlap: Annotated[
         float, typer.Option(min=0, max=720, help="Hours during which the present secret also signs.")
     ] = 24.0,
-    url: Url = None,
-    namespace: Namespace = None,
     json: Json = False,
-) -> Code:
-    """Give an endpoint a new secret and print the secret once.
-
-    Returns:
-        The exit code.
-    """
-
-    async def change() -> Code:
-        async with _open(url, namespace) as (_, store):
-            made = await store.rotate(id, overlap=timedelta(hours=overlap))
-        print_json({"id": id, "secret": made.secret}) if json else print(made.secret)
-        return Code.OK
-
-    return asyncio.run(change())
+) -> None:
+    """Give an endpoint a new secret and print the secret once."""
+    async with _open(session) as (_, store):
+        made = await store.rotate(id, overlap=timedelta(hours=overlap))
+    print_json({"id": id, "secret": made.secret}) if json else print(made.secret)
 
 
-def disable(id: _Id, url: Url = None, namespace: Namespace = None, json: Json = False) -> Code:
-    """Send nothing more to an endpoint. Events are not kept for it.
-
-    Returns:
-        The exit code.
-    """
-
-    async def change() -> Code:
-        async with _open(url, namespace) as (_, store):
-            endpoint = await store.disable(id, "disabled by a command")
-        print_json(_shown(endpoint)) if json else print(f"The endpoint {id} is disabled.")
-        return Code.OK
-
-    return asyncio.run(change())
+@broker_command
+async def disable(session: Session, id: _Id, json: Json = False) -> None:
+    """Send nothing more to an endpoint. Events are not kept for it."""
+    async with _open(session) as (_, store):
+        endpoint = await store.disable(id, "disabled by a command")
+    print_json(_shown(endpoint)) if json else print(f"The endpoint {id} is disabled.")
 
 
-def enable(id: _Id, url: Url = None, namespace: Namespace = None, json: Json = False) -> Code:
-    """Send events to an endpoint again.
-
-    Returns:
-        The exit code.
-    """
-
-    async def change() -> Code:
-        async with _open(url, namespace) as (_, store):
-            endpoint = await store.enable(id)
-        print_json(_shown(endpoint)) if json else print(f"The endpoint {id} is enabled.")
-        return Code.OK
-
-    return asyncio.run(change())
+@broker_command
+async def enable(session: Session, id: _Id, json: Json = False) -> None:
+    """Send events to an endpoint again."""
+    async with _open(session) as (_, store):
+        endpoint = await store.enable(id)
+    print_json(_shown(endpoint)) if json else print(f"The endpoint {id} is enabled.")
 
 
-def delete(id: _Id, url: Url = None, namespace: Namespace = None, json: Json = False) -> Code:
-    """Delete an endpoint and its secrets.
-
-    Returns:
-        The exit code.
-    """
-
-    async def change() -> Code:
-        async with _open(url, namespace) as (_, store):
-            await store.delete(id)
-        print_json({"id": id, "deleted": True}) if json else print(f"The endpoint {id} is deleted.")
-        return Code.OK
-
-    return asyncio.run(change())
+@broker_command
+async def delete(session: Session, id: _Id, json: Json = False) -> None:
+    """Delete an endpoint and its secrets."""
+    async with _open(session) as (_, store):
+        await store.delete(id)
+    print_json({"id": id, "deleted": True}) if json else print(f"The endpoint {id} is deleted.")
 
 
-def deliveries(
+@broker_command
+async def deliveries(
+    session: Session,
     id: Annotated[
         str | None, typer.Argument(help="Only of this endpoint. Default: of all.", show_default=False)
     ] = None,
     status: _Status = None,
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="The greatest number of deliveries.")] = 100,
-    url: Url = None,
-    namespace: Namespace = None,
     json: Json = False,
-) -> Code:
-    """List deliveries with at least one attempt, the newest change first.
-
-    Returns:
-        The exit code.
-    """
+) -> None:
+    """List deliveries with at least one attempt, the newest change first."""
     chosen = _delivery_status(status)
-
-    async def read() -> Code:
-        async with _open(url, namespace) as (client, _):
-            found = await list_deliveries(client.bus, client.subjects, endpoint=id, status=chosen, limit=limit)
-        if json:
-            for each in found:
-                print_json(each.model_dump(mode="json"))
-        elif found:
-            _print_deliveries(found)
-        else:
-            print("There is no delivery.")
-        return Code.OK
-
-    return asyncio.run(read())
+    async with _open(session) as (client, _):
+        found = await list_deliveries(client.bus, client.subjects, endpoint=id, status=chosen, limit=limit)
+    documents = [each.model_dump(mode="json") for each in found]
+    print_list(documents, lambda _: _delivery_table(found), "There is no delivery.", json=json)
 
 
-def resend(
+@broker_command
+async def resend(
+    session: Session,
     id: _Id,
     events: Annotated[
         list[str] | None, typer.Argument(metavar="[EVENT]...", help="Ids of events.", show_default=False)
     ] = None,
     status: _Status = None,
-    url: Url = None,
-    namespace: Namespace = None,
     json: Json = False,
-) -> Code:
+) -> None:
     """Send deliveries again, by their events or by their status.
-
-    Returns:
-        The exit code.
 
     Raises:
         ConfigurationError: Neither an event nor a status is given.
@@ -261,27 +194,20 @@ def resend(
     if not events and status is None:
         raise ConfigurationError("no delivery is named; give the ids of events, or --status failed")
     chosen = _delivery_status(status)
-
-    async def order() -> Code:
-        async with _open(url, namespace) as (client, store):
-            await store.get(id)
-            if events:
-                found: Sequence[DeliveryState] = [
-                    await read_delivery(client.bus, client.subjects, id, each) for each in events
-                ]
-            else:
-                found = await list_deliveries(
-                    client.bus, client.subjects, endpoint=id, status=chosen, limit=_MAX_RESENT
-                )
-            for each in found:
-                await resend_delivery(client.bus, client.subjects, each)
-        if json:
-            print_json({"id": id, "resent": [each.event for each in found]})
+    async with _open(session) as (client, store):
+        await store.get(id)
+        if events:
+            found: Sequence[DeliveryState] = [
+                await read_delivery(client.bus, client.subjects, id, each) for each in events
+            ]
         else:
-            print(f"Deliveries that are sent again: {len(found)}.")
-        return Code.OK
-
-    return asyncio.run(order())
+            found = await list_deliveries(client.bus, client.subjects, endpoint=id, status=chosen, limit=_MAX_RESENT)
+        for each in found:
+            await resend_delivery(client.bus, client.subjects, each)
+    if json:
+        print_json({"id": id, "resent": [each.event for each in found]})
+    else:
+        print(f"Deliveries that are sent again: {len(found)}.")
 
 
 class _Opened(NamedTuple):
@@ -290,8 +216,8 @@ class _Opened(NamedTuple):
 
 
 @asynccontextmanager
-async def _open(url: str | None, namespace: str | None, *, create: bool = False) -> AsyncIterator[_Opened]:
-    async with session(url, namespace, create=create) as client:
+async def _open(session: Session, *, create: bool = False) -> AsyncIterator[_Opened]:
+    async with session(create=create) as client:
         yield _Opened(client, await EndpointStore.open(client.bus, client.subjects))
 
 
@@ -316,7 +242,7 @@ def _shown(endpoint: Endpoint) -> dict[str, object]:
     return endpoint.model_dump(mode="json")
 
 
-def _print_endpoints(endpoints: Sequence[Endpoint]) -> None:
+def _endpoint_table(endpoints: Sequence[Endpoint]) -> Table:
     from rich.table import Table
 
     table = Table(box=None, header_style="bold")
@@ -332,10 +258,10 @@ def _print_endpoints(endpoints: Sequence[Endpoint]) -> None:
             "enabled" if each.disabled_at is None else "disabled",
             f"{each.created_at:%Y-%m-%d %H:%M}",
         )
-    print_table(console(), table)
+    return table
 
 
-def _print_deliveries(found: Sequence[DeliveryState]) -> None:
+def _delivery_table(found: Sequence[DeliveryState]) -> Table:
     from rich.table import Table
 
     table = Table(box=None, header_style="bold")
@@ -352,4 +278,4 @@ def _print_deliveries(found: Sequence[DeliveryState]) -> None:
             f"{each.next_at:%Y-%m-%d %H:%M:%S}" if each.next_at else "",
             each.error,
         )
-    print_table(console(), table)
+    return table
