@@ -22,7 +22,6 @@ __all__ = ["WebhookActions"]
 
 _MAX_RESENT = 1_000  # deliveries that one action sends again
 _OVERLAP = timedelta(hours=24)  # time in which the secret before a new one also signs
-_STATUSES: tuple[DeliveryStatus, ...] = get_args(DeliveryStatus)
 
 
 class WebhookActions:
@@ -49,7 +48,7 @@ class WebhookActions:
             ContractError: The URL, an event or a team does not fit.
         """
         given = await read_json_object(request, ("url", "events", "teams"))
-        events = [_event(each) for each in _texts(given.get("events"), "events")] or EVENT_TYPES
+        events: Collection[EventType] = [_event(each) for each in _texts(given.get("events"), "events")] or EVENT_TYPES
         teams = _texts(given.get("teams"), "teams") or None
         try:
             made = await (await self._store()).create(
@@ -103,9 +102,7 @@ class WebhookActions:
         if (event := given.get("event")) is not None:
             found = [await read_delivery(bus, subjects, id, token(str(event), "event"))]
         else:
-            status = next((each for each in _STATUSES if each == given.get("status")), None)
-            if status is None:
-                raise ContractError(f"the body has no `event` and no `status`; expected one of {', '.join(_STATUSES)}")
+            status = _status(given.get("status"))
             found = list(await list_deliveries(bus, subjects, endpoint=id, status=status, limit=_MAX_RESENT))
         for each in found:
             await resend_delivery(bus, subjects, each)
@@ -128,3 +125,12 @@ def _event(given: str) -> EventType:
         if each == given:
             return each
     raise ContractError(f"{given[:64]!r} is no type of event; expected {', '.join(EVENT_TYPES)}")
+
+
+def _status(given: Any) -> DeliveryStatus:
+    found: DeliveryStatus
+    for found in get_args(DeliveryStatus):
+        if found == given:
+            return found
+    expected = ", ".join(get_args(DeliveryStatus))
+    raise ContractError(f"the body has no `event` and no `status`; expected one of {expected}")

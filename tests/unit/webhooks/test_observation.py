@@ -7,15 +7,24 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
 from support.prometheus import exposing, samples
+from support.receiver import Reply, receiving
 from support.spans import exporting
+from support.waiting import until
 
 from pointsman.bus.memory.bus import MemoryBus
+from pointsman.clock import SystemClock
 from pointsman.engine.process.consumers import webhook_consumers
 from pointsman.ports.bus import StoredMessage
+from pointsman.settings import Settings
 from pointsman.testing import VirtualClock
 from pointsman.webhooks.deliveries import DeliveryState, DeliveryStatus
+from pointsman.webhooks.endpoint_store import EndpointStore
 from pointsman.webhooks.endpoints import Endpoint
 from pointsman.webhooks.observation import publish_due_gauge, record_delivery
+from pointsman.webhooks.service import WebhookService
+from pointsman_schemas.envelope import Envelope, encode
+from pointsman_schemas.events import Outcome
+from pointsman_schemas.strict_json import dump
 from pointsman_schemas.subjects import Subjects
 
 NOW = datetime(2026, 1, 31, tzinfo=UTC)
@@ -62,6 +71,32 @@ def test_an_attempt_is_a_span_of_its_workflow_without_the_path() -> None:
     assert span.attributes["http.response.status_code"] == 503
     assert (span.attributes["error.type"], span.attributes["server.port"]) == ("503", 8443)
     assert "secret" not in str(dict(span.attributes))
+
+
+async def test_a_service_reports_its_deliveries_in_the_trace_of_the_workflow() -> None:
+    bus, subjects, stop = MemoryBus(), Subjects(), asyncio.Event()
+    outcome = Outcome(
+        workflow_id="wf_1", team="crew", caller="ada", status="completed", correlation_id="c", trace_id=TRACE,
+        started_at=NOW, ended_at=NOW, elapsed=1, sequential=1,
+    )  # fmt: skip
+    envelope = Envelope(id="e1", type=outcome.event_type, source="/test", time=NOW)
+    settings = Settings(webhook_private_networks=True, webhook_retries="0.01")
+    with exposing() as figures, exporting() as exported:
+        async with receiving(Reply(500)) as receiver:
+            store = await EndpointStore.open(bus, subjects)
+            await store.create(receiver.url, caller="ada", events=["workflow.ended"], plain_http=True)
+            running = asyncio.create_task(WebhookService(bus, settings, SystemClock()).run(stop))
+            await bus.publish(subjects.outcome("crew", "wf_1"), dump(outcome), {**encode(envelope), **MESSAGE.headers})
+            await until(lambda: len(exported.get_finished_spans()) == 2)
+            stop.set()
+            await running
+        shown = samples(figures)
+        spans = exported.get_finished_spans()
+
+    counts = {labels["pointsman_status"]: value for labels, value in shown["pointsman_webhook_deliveries_total"]}
+    assert counts == {"retrying": 1, "delivered": 1}
+    assert [f"{span.context.trace_id:032x}" for span in spans if span.context] == [TRACE] * 2
+    assert [span.attributes["pointsman.attempt"] for span in spans if span.attributes] == [1, 2]
 
 
 async def test_the_age_of_the_oldest_delivery_that_nobody_took_is_reported() -> None:
