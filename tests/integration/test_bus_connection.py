@@ -15,6 +15,7 @@ from pointsman.bus.embedded_server import EmbeddedBroker
 from pointsman.bus.jetstream.bus import JetStreamBus, connect
 from pointsman.bus.jetstream.protocol import WireMessage
 from pointsman.errors import BusUnavailableError, ConfigurationError
+from pointsman.ports.bus import StoredMessage
 from pointsman.settings import Settings
 
 
@@ -42,6 +43,23 @@ async def test_wrong_credentials_are_a_configuration_error(tmp_path: Path) -> No
         await bus.close()
 
     assert "wrong" not in str(refused.value)
+
+
+async def test_time_out_ends_a_subscription_that_waits_for_the_flusher(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """nats-py drops a cancellation that arrives while it waits for its flusher."""
+    bus = await connect(settings, name="test", wait=TIMEOUT_S)
+
+    async def ignore(message: StoredMessage) -> None:
+        """Do nothing."""
+
+    with monkeypatch.context() as patched:
+        patched.setattr(bus._connection.client, "_flush_queue", asyncio.Queue[object]())  # its flusher reads another
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.1):
+                await bus.listen("somewhere", ignore)
+    await bus.close()
 
 
 async def test_stream_that_does_not_fit_is_refused_in_one_line_and_not_changed(

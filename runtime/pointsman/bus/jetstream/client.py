@@ -275,8 +275,8 @@ class NatsClient(Client):
                 await self._error_cb(error)
 
     async def flush(self, timeout: int = 10) -> None:
-        await self._flush_pending(force_flush=True)
-        await super().flush(timeout)
+        await _cancellable(self._flush_pending(force_flush=True))
+        await _cancellable(super().flush(timeout))
 
     async def _process_pong(self) -> None:
         if self._pongs and self._pongs[0].done():
