@@ -346,7 +346,7 @@ async def test_an_outage_is_not_taken_for_the_death_of_an_agent(tmp_path: Path) 
         for _ in range(10):  # all the time in which it could be announced again
             seen.append(len(await bus.registry.cards()))
             await asyncio.sleep(0.05)
-        await until(lambda: _is_not(bus.registry.cards()), seconds=3)  # and nobody did
+        await until(lambda: _is_not(bus.registry.cards()), seconds=3)  # and no consumer took it
     finally:
         await bus.close()
         await broker.stop()

@@ -50,7 +50,7 @@ team = Team(name="refunds", agents=("payer",), strategy=Pipeline(stages=(Stage(a
 
 @dataclass(frozen=True, slots=True)
 class Canary:
-    """A file that nobody makes, and a port that nobody connects to."""
+    """A file that no program makes, and a port without a connection."""
 
     file: Path
     port: int

@@ -136,7 +136,7 @@ async def test_of_eight_parallel_calls_those_that_fail_fail_alone(connect: Calla
         """Does some work."""
         runs[n] += 1
         if n == 8 or (n in (2, 5, 7) and runs[n] == 1):
-            if n == 5:  # given up by somebody else
+            if n == 5:  # cancelled by other code
                 lost = asyncio.ensure_future(asyncio.Event().wait())
                 lost.cancel()
                 await lost

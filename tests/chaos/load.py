@@ -139,7 +139,7 @@ class Load:
                 try:
                     await client.submit(TEAM, request, request_id=request_id)
                     break
-                except BusUnavailableError:  # the same id, so that it is one workflow whatever came of the last try
+                except BusUnavailableError:  # the same id, so that it is one workflow also if the last try was stored
                     await asyncio.sleep(_AGAIN)
             self._asked.append(workflow_id_for(client.subjects.request(TEAM, client.user), request_id, client.source))
 

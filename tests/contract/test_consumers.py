@@ -177,7 +177,7 @@ async def test_progress_keeps_a_message_from_coming_again(place: BrokerNamespace
         await asyncio.wait({waiting}, timeout=0.25)
 
     assert not waiting.done()
-    assert (await waiting)[0].delivered == 2  # once nobody reports any more
+    assert (await waiting)[0].delivered == 2  # after the last report
 
 
 async def test_a_terminated_message_does_not_come_again(place: BrokerNamespace, bus: Bus) -> None:
@@ -251,7 +251,7 @@ async def test_lowest_rank_gets_all_it_has_room_for(place: BrokerNamespace, bus:
     taking = asyncio.create_task(take_all(first, 6))
     await asyncio.sleep(0)
     for connection in (bus, other):
-        await connection.depth("writer", "work")  # whoever has an answer has been heard
+        await connection.depth("writer", "work")  # the broker has read the subscription of a client with an answer
     for number in range(6):
         await bus.publish(place.handoff(number), b"%d" % number, {})
     taken = await taking

@@ -1,7 +1,7 @@
 """A refusal by the broker ends the question that it belongs to: it is not silence, and not an absent broker.
 
 Class of fault: the broker reports a refused subject in an asynchronous error beside the connection, and the request
-gets no answer. The caller waits in vain and then gets a time-out.
+gets no answer. The caller waits and gets a time-out.
 """
 
 from __future__ import annotations

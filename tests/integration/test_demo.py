@@ -180,7 +180,7 @@ async def appears(path: Path) -> None:
 
 
 async def gone(directory: Path) -> None:
-    """Nobody has a file in `directory` open any more: the broker and the children log there."""
+    """No process has a file in `directory` open: the broker and the children log there."""
     async with asyncio.timeout(20):
         while processes(directory):
             await asyncio.sleep(0.05)
@@ -192,7 +192,7 @@ def processes(directory: Path) -> list[int]:
     for process in Path("/proc").glob("[0-9]*"):
         try:
             target = os.readlink(process / "fd" / "2")
-        except OSError:  # it ended, or is somebody else's
+        except OSError:  # it ended, or belongs to another user
             continue
         if target.startswith(str(directory)):
             found.append(int(process.name))

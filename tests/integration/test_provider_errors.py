@@ -54,7 +54,7 @@ async def test_a_dropped_connection_is_retryable(connect: Connect, broken: Answe
             await model.complete(asking())
 
     assert caught.value.retryable
-    assert caught.value.usage is not None  # nobody knows what it cost, but it was a call
+    assert caught.value.usage is not None  # its cost is unknown, but it was a call
     assert caught.value.usage.calls == 1
 
 

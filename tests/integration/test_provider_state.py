@@ -1,4 +1,4 @@
-"""Data that a provider needs back with a tool's result is kept in the journal, and sent by whatever worker goes on."""
+"""Data that a provider needs back with a tool's result is in the journal, and sent by the worker that continues."""
 
 from __future__ import annotations
 

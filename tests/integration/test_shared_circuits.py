@@ -109,7 +109,7 @@ async def test_two_supervisors_send_one_probe_to_a_failing_agent(settings: Setti
         outcomes = [await workflow.outcome(100) for workflow in held]
         for workflow in failing:
             await workflow.outcome(100)
-        for supervisor in supervisors:  # who did not see the probe succeed has heard of it
+        for supervisor in supervisors:  # a supervisor without the probe has received its success
             await supervisor.logged("circuit_closed", agent="alpha")
     await remove_streams(settings)
 

@@ -178,7 +178,7 @@ async def test_two_supervisors_dispatch_nothing_twice(
     if spread:
         monkeypatch.setattr(Ownership, "balanced", True)
     plan = planner_of(*({"id": f"t{n}", "agent": "a", "intent": f"do thing {n}"} for n in range(8)))
-    # All of it is one process here: while that is busy its cards must not expire, or plans go back for naming nobody.
+    # All of it is one busy process here. If its cards expire, plans are refused for unknown agents.
     settings = settings.model_copy(update={"heartbeat": 5.0})
     async with factory.team(TEAM, [plan, synthesizer, echo("a")], on=settings, supervisors=2) as client:
         workflows = [await client.submit("crew", f"hello {n}") for n in range(25)]

@@ -131,6 +131,6 @@ async def test_workflows_end_once_when_the_broker_comes_back_without_their_hando
 
 
 async def _sent(client: Client, count: int) -> bool:
-    with suppress(BusUnavailableError):  # it is being started anew
+    with suppress(BusUnavailableError):  # it is starting again
         return len(await client.bus.subjects("handoffs", client.subjects.agent_handoffs("worker"))) >= count
     return False

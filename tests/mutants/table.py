@@ -496,7 +496,7 @@ MUTANTS = (
         "unit/engine/test_order.py::test_crash_at_any_step_leaves_nothing_undone",
     ),
     _runtime(
-        "what comes again of what has ended is recovered from", "engine/supervisor/engine.py",
+        "a redelivered input of an ended workflow is settled", "engine/supervisor/engine.py",
         "in self._ended and not again and all(is_late", "in self._ended and all(is_late",
         "unit/engine/test_order.py::"
         "test_workflow_span_is_exported_after_the_death_of_its_supervisor",
@@ -596,7 +596,7 @@ MUTANTS = (
         "unit/engine/worker/test_step_journal.py::test_resumed_attempt_repeats_only_unfinished_work",
     ),
     _runtime(
-        "what a finished tool told is told by whoever goes on", "authoring/attempt_record.py",
+        "a continued attempt has the reports of finished tools", "authoring/attempt_record.py",
         "                self._usage.add(step.usage)", "                pass",
         "unit/engine/worker/test_step_journal.py::"
         "test_usage_of_a_finished_tool_is_reported_by_a_successor",
@@ -607,7 +607,7 @@ MUTANTS = (
         "unit/engine/worker/test_step_journal.py::test_interrupted_non_idempotent_tool_ends_the_attempt_as_unknown",
     ),
     _runtime(
-        "what an attempt used that nobody takes up again counts", "engine/worker/attempt.py",
+        "the usage of an abandoned attempt counts", "engine/worker/attempt.py",
         "if step.attempt == self.handoff.attempt", "if False",
         "unit/engine/worker/test_step_journal.py::test_abandoned_attempt_has_the_usage_of_its_steps",
     ),
@@ -617,12 +617,12 @@ MUTANTS = (
         "unit/engine/worker/test_step_journal.py::test_a_worker_that_died_while_its_model_answered_leaves_that_call_counted",
     ),
     _runtime(
-        "what nobody has settled is not removed", "engine/supervisor/retention.py",
+        "unsettled messages are not removed", "engine/supervisor/retention.py",
         "since = _NEVER if stored.sequence >= untaken else", "since = _NEVER if False else",
         "unit/engine/supervisor/test_retention.py::test_request_without_a_team_is_kept_for_a_year_and_served",
     ),
     _runtime(
-        "what is of a workflow that runs is not removed", "engine/supervisor/retention.py",
+        "messages of a running workflow are not removed", "engine/supervisor/retention.py",
         "else await self._ended_at(stored.subject)", "else _DISTANT_PAST",
         "unit/engine/supervisor/test_retention.py::test_workflow_longer_than_the_retention_ends_normally",
     ),

@@ -248,7 +248,7 @@ def _restarted_workflows(rest: FinalState) -> Iterator[str]:
     ended: dict[str, datetime] = {}
     for workflow, commits in rest.logs:
         if workflow in ended and asked[workflow] < ended[workflow] + kept:
-            yield f"{workflow} began again, and nobody had asked for it since its log had reached its age"
+            yield f"{workflow} began again without a request since its log had expired"
         ended[workflow] = commits[-1][0].at
 
 
@@ -272,7 +272,7 @@ def _workflows(rest: FinalState) -> Iterator[str]:
         newest_log = all(name != workflow for name, _ in rest.logs[place + 1 :])
         if newest_log and not _is_subsequence(published, due[workflow]):
             yield f"{workflow}: has {len(published)} outcomes that are not those of the rounds in its logs"
-        # A task that was reopened is not given up on; whoever reopened it may have been faster than its letter.
+        # A reopened task has not failed. The supervisor that reopened the task may have been faster than the letter.
         # A resume does the failed tasks of earlier rounds again, and removes their letters.
         resumes = [number for number, entry in enumerate(entries) if isinstance(entry, WorkflowResumed)]
         newest = entries[resumes[-1] if resumes else 0 :]
@@ -357,11 +357,11 @@ def _handoffs_and_results(rest: FinalState) -> Iterator[str]:
         if not world.is_foreign(stored) and attempt not in dispatched:
             yield f"{stored.subject} was sent, but never decided"
         if address.agent == "leaver" or (world.over_at and stored.at > world.over_at):
-            continue  # nobody is there to answer: it was a retry, scheduled by a workflow that has ended since
+            continue  # no answer: a retry that was scheduled before the workflow ended
         if world.broker.was_cancelled(stored):
-            continue  # nobody is to answer: the power has brought it back, or nobody had as its workflow was over
+            continue  # no answer: it came back after a power cut, or its workflow had ended
         if world.is_foreign(stored) and world.broker.was_trimmed_unread(stored):
-            continue  # nobody is told: who published it to an agent that is not there is not a workflow that waits
+            continue  # no answer: no workflow waits for the handoff of an outsider to a missing agent
         answer = world.subjects.attempt_results(
             address.team, address.agent, address.workflow, address.task, address.attempt
         )

@@ -97,7 +97,7 @@ def _now(reading: Coroutine[Any, Any, StoredMessage]) -> StoredMessage:
         reading.send(None)
     except StopIteration as done:
         return cast(StoredMessage, done.value)
-    raise AssertionError("the in-memory broker had somebody wait for a body")
+    raise AssertionError("a reader of the in-memory broker waited for a body")
 
 
 class OutsideBus(MemoryBus):

@@ -168,7 +168,7 @@ def test_log_removed_while_it_is_read_is_not_corrupt() -> None:
     async def test() -> None:
         await asyncio.sleep(10)
 
-        assert commits(broker) == 1  # the request has begun anew
+        assert commits(broker) == 1  # the request has begun again
         assert not broker.stream("log").last_sequence_of(SUBJECTS.outcome("team", WORKFLOW))
 
     async def main() -> None:

@@ -32,7 +32,7 @@ def nats_server() -> str:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return free ports of 127.0.0.1. Somebody else may take one before it is used."""
+    """Return free ports of 127.0.0.1. Another process may take a port before it is used."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for one in sockets:

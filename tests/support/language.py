@@ -29,6 +29,7 @@ __all__ = [
     "check_text",
     "files",
     "main",
+    "texts_of",
     "undescribed_fields",
 ]
 
@@ -181,13 +182,18 @@ def check_file(path: Path) -> list[Finding]:
     """Return the findings of one file, those with an allowance included."""
     source = path.read_text(encoding="utf-8")
     relative = _relative(path)
-    tree = ast.parse(source if path.suffix == ".py" else "")
-    texts = [*_python(tree), *_comments(source)] if path.suffix == ".py" else [*_markdown(source)]
+    texts = texts_of(path)
     found = [Finding(relative, line, rule, sentence) for text in texts for line, rule, sentence in check_text(text)]
     if relative.startswith("schemas/") and path.suffix == ".py":
         for line, name in undescribed_fields(source, _models(path.parent)):
             found.append(Finding(relative, line, "field-description", name))
     return sorted(set(found), key=lambda finding: (finding.line, finding.rule))
+
+
+def texts_of(path: Path) -> list[Text]:
+    """Return the docstrings, comments and messages of a module, or the paragraphs of a document."""
+    source = path.read_text(encoding="utf-8")
+    return [*_python(ast.parse(source)), *_comments(source)] if path.suffix == ".py" else [*_markdown(source)]
 
 
 def check_text(text: Text) -> Iterator[tuple[int, str, str]]:

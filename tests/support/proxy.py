@@ -99,7 +99,7 @@ class Proxy:
                 other.cancel()
             await asyncio.gather(*others, return_exceptions=True)
         except OSError:
-            pass  # nobody is there: the caller's connection ends as well
+            pass  # no server answers: the caller's connection ends, too
         finally:
             for one in (writer, there):
                 if one is not None:
@@ -109,7 +109,7 @@ class Proxy:
     async def _pass_on(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, open: asyncio.Event, kept: bytearray
     ) -> None:
-        """Copy until one side closes; then close the other, whatever is held."""
+        """Copy until one side closes; then close the other, also if data is held."""
         with suppress(ConnectionError):
             while data := await reader.read(_CHUNK):
                 if self.delay:

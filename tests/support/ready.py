@@ -125,7 +125,7 @@ def _interpreter() -> socket.socket:
 
 
 def _wait_for_requests(control: int) -> None:
-    """Serve `start`. Returns in each process that was asked for, when it has run, and in this one when nobody asks."""
+    """Serve `start`. Return in each started process after its run, and in this process after the last request."""
     import pointsman.bus.jetstream.bus  # noqa: F401
     import pointsman.cli.app  # noqa: F401
     import pointsman.cli.commands.serve  # noqa: F401

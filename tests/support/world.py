@@ -304,7 +304,7 @@ def audit(story: WorkflowDriver, chance: Random) -> None:
             starting = before.tasks[entry.task_id]
             for name in set(starting.depends_on) - starting.optional:
                 assert before.tasks[name].status is TaskStatus.SUCCEEDED, f"{entry.task_id} started before {name}"
-            if entry.attempt == 1:  # a replayed task starts again at once, whatever has become of the optional ones
+            if entry.attempt == 1:  # a replayed task starts again at once, regardless of the optional ones
                 for name in starting.depends_on:
                     assert before.tasks[name].settled, f"{entry.task_id} did not wait for {name}"
         before = evolve(before, entry)

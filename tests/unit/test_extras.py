@@ -137,7 +137,8 @@ def test_worker_with_a_metrics_port_names_its_extra(tmp_path: Path, monkeypatch:
     (tmp_path / "echo.py").write_text(ECHO)
     monkeypatch.setenv("OTEL_METRICS_EXPORTER", "prometheus")
     monkeypatch.setenv("POINTSMAN_HEALTH_PORT", "0")
-    monkeypatch.setenv("POINTSMAN_HEALTH_HOST", "192.0.2.1")  # nobody's: the worker ends before it waits for a broker
+    # An address of no machine: the worker ends before it waits for a broker.
+    monkeypatch.setenv("POINTSMAN_HEALTH_HOST", "192.0.2.1")
 
     ran = without(EXTRAS["prometheus"], ["worker", "echo.py"], tmp_path)
 

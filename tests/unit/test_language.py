@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from pathlib import Path
 
 import pytest
 from support import language
 from support.docstrings import documented, missing
-from support.language import ROOT, Finding, Text, check, check_text, files
+from support.language import ROOT, Finding, Text, check, check_text, files, texts_of
 
 
 @cache
@@ -24,6 +25,18 @@ def rules(sentence: str, kind: str = "docstring") -> list[str]:
 def test_no_sentence_breaks_a_rule() -> None:
     """See `PYTHONPATH=tests python -m support.language PATH`. Justified uses go into `banned_words.txt`."""
     assert [str(finding) for finding in found()] == []
+
+
+BANNED_IN_TESTS = re.compile(r"\b(nobody|somebody|whoever|anew|lest|in vain)\b", re.IGNORECASE)
+
+
+def test_comments_and_docstrings_of_tests_name_the_thing() -> None:
+    """Tests follow the rules for these words. The other rules are for the sources and the documents."""
+    paths = [path for path in (ROOT / "tests").rglob("*.py") if BANNED_IN_TESTS.search(path.read_text("utf-8"))]
+
+    found = {path.name: text.text for path in paths for text in texts_of(path) if BANNED_IN_TESTS.search(text.text)}
+
+    assert found == {}
 
 
 def test_every_allowed_use_exists_and_has_a_reason() -> None:

@@ -33,7 +33,7 @@ async def double(number: int) -> int:
 @tool
 async def drop_table(name: str) -> str:
     """Drop a table."""
-    raise AssertionError("nobody asked for this tool")
+    raise AssertionError("no need names this tool")
 
 
 @tool

@@ -136,7 +136,7 @@ async def test_tool_cancelled_from_inside_is_an_error_result_and_may_be_retried(
 
     @tool(retries=1, idempotent=True)
     async def borrowed(heals: bool) -> str:
-        """Waits for work of somebody else's, who gives it up."""
+        """Waits for a future that other code cancels."""
         nonlocal tries
         tries += 1
         if heals and tries == 2:

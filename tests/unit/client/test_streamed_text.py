@@ -1,4 +1,4 @@
-"""A reader of streamed text gets each piece in order and once, whatever it missed, and whenever it came."""
+"""A reader of streamed text gets each piece in order and once, also if it missed pieces or came late."""
 
 from __future__ import annotations
 

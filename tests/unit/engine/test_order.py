@@ -129,7 +129,7 @@ def system(bus: Callable[[], MemoryBus], stop: asyncio.Event) -> list[_Part]:
 async def ended(broker: MemoryBroker) -> None:
     while not broker.stream("log").select(SUBJECTS.outcome("crew", WORKFLOW)):
         await asyncio.sleep(0.1)
-    await asyncio.sleep(10)  # whatever was not acknowledged is delivered again, and settled
+    await asyncio.sleep(10)  # each unacknowledged message is delivered again, and settled
 
 
 async def ask(broker: MemoryBroker) -> None:
@@ -239,7 +239,7 @@ def test_workflow_span_is_exported_after_the_death_of_its_supervisor(
             await first.wait()
         assert "invoke_workflow crew" not in {span.name for span in exported.get_finished_spans()}
         second = factory.supervisor(broker.connect(), TEAM, settings=SETTINGS, clock=SimulatedClock())
-        second._record_end(WORKFLOW, SimulatedClock().now())  # as it does when it hears the outcome
+        second._record_end(WORKFLOW, SimulatedClock().now())  # as it does when it receives the outcome
         supervising = asyncio.ensure_future(second.run(stop))
         await ended(broker)
         stop.set()

@@ -73,7 +73,7 @@ def test_many_waiters_advance_though_timers_fire_early() -> None:
         await consumer.take(1)  # it is due again a second later
 
         async def wait(turns: int) -> None:
-            for _ in range(turns):  # out of step with the others: somebody always has something to do
+            for _ in range(turns):  # out of step with the others: one of them always has work
                 await asyncio.sleep(0)
             while clock.monotonic() < 1.0:
                 await broker.until_changed()

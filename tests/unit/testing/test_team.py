@@ -58,7 +58,7 @@ def seller(model: Model) -> LLMAgent:
 async def offline(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[None]:
     monkeypatch.setenv("POINTSMAN_MODEL", "offline")
     yield
-    for shared in (planner, synthesizer):  # other tests decide anew what their model is
+    for shared in (planner, synthesizer):  # other tests choose their model again
         await shared.close()
 
 
@@ -102,7 +102,7 @@ async def test_agent_with_a_test_model_is_otherwise_unchanged() -> None:
     first, second = thinks.requests
     assert first.instructions.startswith("You plan for a team of agents.")
     assert '"description": "Sells tea"' in first.turns[0].text
-    assert "nobody" in second.turns[0].text  # what is wrong with its plan, it is told as ever
+    assert "nobody" in second.turns[0].text  # the errors of its plan are in the next request
     assert (thinks.closed, planner.model.provider) == (True, "offline")
     with pytest.raises(ConfigurationError, match="agent planner has model=42"):
         planner.with_model(42)  # type: ignore[arg-type]

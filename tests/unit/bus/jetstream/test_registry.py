@@ -147,7 +147,7 @@ async def test_a_message_the_watch_cannot_bear_is_not_read_for_ever() -> None:
 
     class Poisonous(bytes):
         def __bool__(self) -> bool:
-            raise ValueError("nobody has thought of this")
+            raise ValueError("an error that no code expects")
 
     with capture_logs() as lines:
         async with watched(bucket, clock) as registry:

@@ -1,4 +1,4 @@
-"""`pointsman doctor` finds webhooks that nobody delivers, late deliveries and disabled endpoints."""
+"""`pointsman doctor` finds webhooks without a sender, late deliveries and disabled endpoints."""
 
 from __future__ import annotations
 

@@ -264,7 +264,7 @@ def test_returned_budget_is_offered_until_it_is_spent(monkeypatch: pytest.Monkey
     story.complete_task("t0", usage=calls(0))
 
     assert [each.id for each in story.state.plan_tasks() if each.active] == [f"t{number}" for number in range(1, 10)]
-    assert asked.call_count == 2  # the one that gets it, and the one for whom there is none
+    assert asked.call_count == 2  # the attempt that gets it, and the attempt without a share
 
 
 def test_the_tighter_of_the_requests_and_the_teams_limits_is_shared() -> None:
@@ -309,7 +309,7 @@ def test_planner_is_told_the_remaining_time_if_only_time_is_bounded() -> None:
     assert given["remaining_limits"] == {"seconds": 600, "replans": 0}
 
 
-# Whatever happens
+# In each case
 
 
 class Thrifty(World):

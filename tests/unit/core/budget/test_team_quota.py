@@ -241,7 +241,7 @@ def test_child_time_and_usage_stay_within_the_parents() -> None:
         handoff = inner
 
 
-# Whatever happens
+# In each case
 
 
 class Tree:

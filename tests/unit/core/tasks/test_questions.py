@@ -45,7 +45,7 @@ def of_team(**given: Any) -> WorkflowDriver:
 
 
 def stay_silent(story: WorkflowDriver) -> None:
-    """Let timers fire until nobody is asked any more."""
+    """Let timers fire until no question is open."""
     while story.state.questions:
         assert story.fire_timer()
 

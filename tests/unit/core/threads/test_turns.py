@@ -1,4 +1,4 @@
-"""Turns of a thread keep their order, whatever is asked when, and the record stays bounded."""
+"""Turns of a thread keep their order, in any order of requests, and the record stays bounded."""
 
 from __future__ import annotations
 

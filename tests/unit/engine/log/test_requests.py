@@ -123,7 +123,7 @@ mails = st.tuples(headers, bodies) | st.tuples(st.just(STRUCTURED), mutated(EVEN
         StoredMessage("pointsman.request.crew.ada", b'{"input": "x"}', {}, 8, NOW),
         StoredMessage(
             "pointsman.request.crew.ada", b'{"input": "x"}', {}, 7, NOW + timedelta(days=1)
-        ),  # the stream was made anew
+        ),  # the stream was made again
     ],
     ids=["namespace", "team", "place", "stream"],
 )

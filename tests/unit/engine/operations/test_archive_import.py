@@ -304,7 +304,7 @@ async def test_of_two_imports_at_once_one_is_refused(archive: Archive) -> None:
 
 
 class Interrupted(MemoryBus):
-    """Loses the broker after so many messages, until `left` is set anew."""
+    """Loses the broker after so many messages, until `left` is set again."""
 
     left = 0
     stores_the_last = False

@@ -34,7 +34,7 @@ async def test_missed_outcomes_are_found_in_few_calls() -> None:
     for name in ("wf_7", "wf_119"):
         headers = {"ce-type": Outcome.event_type, "ce-subject": name}
         await bus.publish(subjects.outcome("crew", name), b"{}", headers)
-    await bus.publish(subjects.outcome("crew", "wf_8"), b"{}", {})  # somebody else's
+    await bus.publish(subjects.outcome("crew", "wf_8"), b"{}", {})  # of another team
 
     await clock.advance(5)
     found = await room.missed_outcomes()

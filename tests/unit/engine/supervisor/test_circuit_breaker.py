@@ -503,9 +503,7 @@ async def test_circuit_closed_before_its_opening_was_seen_opens_again() -> None:
     await other._update(lambda known: other._open(known, "worker"))
     await other._update(lambda known: close_circuit(known, "worker"))
     await shared.load()
-    await shared._update(
-        lambda known: close_circuit(opening(known), "worker")
-    )  # of which nobody hears that it was open
+    await shared._update(lambda known: close_circuit(opening(known), "worker"))  # whose message was lost
 
     for number in range(2, 4):
         shared._on_failure("worker", f"wf_{number}/t1", "", blamed=True)

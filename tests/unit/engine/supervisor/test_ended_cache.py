@@ -16,7 +16,7 @@ def test_an_end_is_forgotten_before_its_log_can_be_removed(retention: timedelta,
     ended = EndedWorkflows(clock, retention)
 
     ended.add("wf_1", clock.now() - timedelta(minutes=10))
-    ended.add("wf_2", clock.now() - timedelta(minutes=20))  # heard of late
+    ended.add("wf_2", clock.now() - timedelta(minutes=20))  # used late
 
     assert "wf_1" in ended
     assert ("wf_2" in ended) == known

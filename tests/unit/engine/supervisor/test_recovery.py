@@ -120,7 +120,7 @@ async def test_answered_work_is_not_repeated_when_consumers_are_put_back() -> No
         outcomes = [await each.outcome(20) for each in workflows]
         broker.sync_handoffs()
 
-        broker.power_cut()  # the handoffs stay, and nobody knows that any of them was taken
+        broker.power_cut()  # the handoffs stay, and no message shows that any of them was taken
         back = await client.operations.queue_depth("a")
         desk = SupervisorDouble(client.bus)
         await until(lambda: desk.settled("a"))

@@ -259,7 +259,7 @@ async def test_an_outcome_is_sent_once_though_the_brokers_clock_was_set_back() -
     sent = await bus.last("log", SUBJECTS.outcome(story.state.team, story.state.workflow_id))
 
     await sender(bus).republish_all(story.state, ended)  # by another supervisor, which has committed it, too
-    await sender(bus).republish_all(story.state)  # by whoever is given an input again
+    await sender(bus).republish_all(story.state)  # by the supervisor that receives an input again
 
     assert sent is not None
     assert await bus.last("log", sent.subject) == sent
@@ -308,7 +308,7 @@ async def test_fired_retry_of_a_cancelled_workflow_leaves_the_queue() -> None:
     assert await bus.last("work", SUBJECTS.handoff("worker", "team", story.state.workflow_id, "a", 2))
 
     story.control("cancel")
-    await sender(bus).republish_all(story.state)  # by whoever recovers it
+    await sender(bus).republish_all(story.state)  # by the supervisor that recovers it
 
     left = [stored async for stored in bus.read("work", SUBJECTS.agent_handoffs("worker"))]
     assert [is_cancellation(stored) for stored in left] == [True]

@@ -246,7 +246,7 @@ async def test_attempt_ends_at_the_task_deadline_or_agent_timeout(timeout: float
 
 
 async def test_cancelled_tasks_stop_running_and_do_not_start() -> None:
-    clock = VirtualClock()  # years ahead of the worker's, and nobody minds
+    clock = VirtualClock()  # years ahead of the worker's, without an effect
     desk = SupervisorDouble(MemoryBus(clock=clock), clock=clock)
     started = asyncio.Event()
 

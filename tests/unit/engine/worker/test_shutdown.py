@@ -174,7 +174,7 @@ async def test_agents_release_resources_on_their_own_loop() -> None:
 
         async def close(self) -> None:
             loops.append(asyncio.get_running_loop())
-            raise ValueError("a close that fails harms nobody")
+            raise ValueError("a close that fails does no harm")
 
     async with factory.running(factory.worker(desk.bus, Holding(), own_loop=True)):
         await desk.result(await desk.publish_handoff("echo"))

@@ -171,7 +171,7 @@ def test_full_queue_behind_a_stuck_export_counts_as_an_outage(place: Place) -> N
     place.door.export(range(place.enter(10)))
 
     assert away == [False, True]
-    assert not place.door.collector_down()  # it came back well: whoever waits goes next
+    assert not place.door.collector_down()  # it succeeded: the next export that waits begins
 
 
 def test_slow_export_does_not_block_a_queue_with_room(place: Place) -> None:
