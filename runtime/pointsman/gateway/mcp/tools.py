@@ -15,7 +15,7 @@ from pointsman.gateway.openai.commentary import Commentary
 from pointsman_schemas.card import AgentCard
 from pointsman_schemas.events import Delta, Progress
 from pointsman_schemas.files import File
-from pointsman_schemas.log import Entry
+from pointsman_schemas.log import AttemptFailed, Entry, TaskSucceeded
 from pointsman_schemas.strict_json import compact_json
 
 __all__ = ["META_PREFIX", "Narrator", "TeamTool", "error_result", "file_uri", "outcome_result", "workflow_uri"]
@@ -111,7 +111,7 @@ class Narrator:
             return f"{item.agent}: {item.message or item.name}" if item.kind != "chat" else ""
         if isinstance(item, Delta):
             return f"{item.agent}: {self._text(item)}"
-        if item.kind in ("task_succeeded", "attempt_failed"):
+        if isinstance(item, TaskSucceeded | AttemptFailed):
             self._texts.pop(item.task_id, None)
         return self._commentary.line(item)
 
