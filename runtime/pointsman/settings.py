@@ -138,7 +138,7 @@ class Settings(Options):
     stream_bytes: Annotated[int, Field(ge=1_048_576, le=_MAX_STREAM_BYTES)] | None = None
     """Maximum size in bytes of each stream that this process creates, for accounts that require one. Unset: no limit
     but the account's. The object store takes `artifacts_bytes` instead, if `artifacts_bytes` is set."""
-    model_limits: dict[str, ModelLimits] = Field(default_factory=dict)
+    model_limits: dict[str, ModelLimits] = Field(default={})
     """Rate limits of the model providers, as JSON: `{"openai:gpt-4.1-mini": {"requests": 500, "tokens": 200000,
     "concurrency": 16}}`, by `provider:model`, or by `provider` for each of its models. All workers of a namespace with
     the same API key share the limits. If the provider asks one worker to wait, all of them wait."""

@@ -97,7 +97,7 @@ def test_the_worlds_meet_every_kind_of_fault() -> None:
         "power", "forgotten",
     }  # fmt: skip
 
-    for seed in _likely_first(18, 21):
+    for seed in _likely_first(8, 21):
         met.update(World(seed).run().faults)
         if met >= kinds:
             break
@@ -109,7 +109,7 @@ def test_some_worlds_nest_teams_and_end_in_every_way() -> None:
     ends: set[str] = set()
     wanted = {"completed", "partial", "failed", "cancelled"}
 
-    for seed in _likely_first(62):
+    for seed in _likely_first(17, 39):
         world = World(seed)
         world.run()
         below = world.broker.all_messages("log", world.subjects.team_outcomes("below"))
@@ -125,7 +125,7 @@ def test_some_worlds_ask_people_about_everything_with_every_answer() -> None:
     verdicts: set[str] = set()
     killed = False
 
-    for seed in (seed for seed in _likely_first(100, 105) if World(seed).asks):
+    for seed in (seed for seed in _likely_first(30, 37) if World(seed).asks):
         world = World(seed)
         world.run()
         entries = [
@@ -147,7 +147,7 @@ def test_some_worlds_ask_people_about_everything_with_every_answer() -> None:
 def test_some_worlds_send_messages_that_are_read_refused_or_become_turns() -> None:
     met: set[str] = set()
 
-    for seed in _likely_first(1, 3):
+    for seed in _likely_first(3):
         world = World(seed)
         world.run()
         met |= {"read"} if any(world.crew.reads.values()) else set()
@@ -185,7 +185,7 @@ def test_some_worlds_talk_in_threads_with_every_policy_and_let_turns_wait() -> N
     policies: set[str] = set()
     waited = False
 
-    for seed in (seed for seed in _likely_first(2, 1, 22, 151, 238) if World(seed).talks):
+    for seed in (seed for seed in _likely_first(3, 18, 32, 38) if World(seed).talks):
         world = World(seed)
         world.run()
         policies.add(world.team.threads.busy)
