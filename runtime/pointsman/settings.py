@@ -209,7 +209,7 @@ class Settings(Options):
     webhook_timeout: Annotated[float, Field(ge=_MIN_S, le=300)] = 15.0
     """Time that an endpoint of a webhook has to accept the connection, read the delivery and respond."""
     webhook_concurrency: Annotated[int, Field(ge=1, le=1000)] = 32
-    """Deliveries that one process sends at a time; a quarter of them to one endpoint, or to all of one caller."""
+    """Deliveries that one process sends at a time; a quarter of them to one endpoint or one caller."""
     webhook_max_body: Annotated[int, Field(ge=1024, le=_MAX_EVENT_BYTES)] = 262_144
     """Maximum size in bytes of the body of a delivery. A larger event is sent without its data, but with its ids."""
     webhook_private_networks: bool = False

@@ -38,7 +38,7 @@ class McpServer(Protocol):
 
 
 class McpTool(Tool[..., Any]):
-    """Tool of an MCP server. The server checks the arguments; here the arguments only have to be an object.
+    """Tool of an MCP server. The server checks the arguments; this class only checks that they are an object.
 
     Args:
         source: The server.

@@ -25,10 +25,10 @@ from pointsman_schemas.subjects import Subjects
 __all__ = ["BatchFeed", "BatchParts", "FeedLostError"]
 
 _RESERVED_ROWS = 100  # rows that a feeder may send before it writes the record again
-_LIMIT_PAUSE_S = 0.25  # seconds before a row is tried again that a limit of the caller has held back
+_LIMIT_PAUSE_S = 0.25  # seconds until another try of a row that a limit of the caller holds back
 _CANCELS = 16  # cancellations at a time
-_CANCEL_PAUSE_S = 0.5  # seconds before rows are cancelled again whose requests were not found
-_SETTLE_TIMEOUT_S = 30.0  # seconds in which cancelled rows end
+_CANCEL_PAUSE_S = 0.5  # seconds until another cancellation of rows whose requests were not found
+_SETTLE_TIMEOUT_S = 30.0  # seconds for which the feed waits until cancelled rows end
 
 
 class FeedLostError(Exception):
@@ -89,7 +89,7 @@ class BatchFeed:
 
         Raises:
             FeedLostError: Another process feeds the batch.
-            BusUnavailableError: The broker does not answer. Any feeder goes on with the batch.
+            BusUnavailableError: The broker does not answer. Another feeder can continue the batch.
         """
         if self._stored.record.cancelled:
             self._stopping.set()
@@ -123,7 +123,7 @@ class BatchFeed:
         self._stopping.set()
 
     async def release(self) -> None:
-        """Let another process go on with the batch at once."""
+        """Release the batch, so that another process can take it at once."""
         with suppress(FeedLostError):
             await self._write(lambda record: {"feeder": ""})
 
@@ -193,7 +193,7 @@ class BatchFeed:
                 return None
 
         rows: list[int] = [row for row in range(record.next, record.sent + 1) if row not in self._ended]
-        for _ in range(2):  # the request of a row may have been on its way
+        for _ in range(2):  # at the first try, the request of a row may not be stored yet
             found = await asyncio.gather(*(cancel(row) for row in rows))
             rows = [row for row in found if row is not None]
             if not rows:
@@ -201,7 +201,7 @@ class BatchFeed:
             await asyncio.sleep(_CANCEL_PAUSE_S)
 
     async def _settle(self) -> None:
-        """Count each row that has no end yet. Rows that were cancelled have some time to end."""
+        """Count each row that has no end yet. Cancelled rows have `_SETTLE_TIMEOUT_S` to end."""
         record, index = self._stored.record, self._parts.index
         left = [row for row in range(record.next, record.total + 1) if row not in self._ended]
         until = asyncio.get_running_loop().time() + _SETTLE_TIMEOUT_S
@@ -231,7 +231,7 @@ class BatchFeed:
             await self._write(lambda record: {})
 
     async def _write(self, change: Callable[[BatchRecord], dict[str, Any]]) -> None:
-        """Write the progress and a change. A cancellation that came between is kept."""
+        """Write the progress and a change. A cancellation that another process stored meanwhile is kept."""
         async with self._writing:
             while True:
                 record, revision = self._stored
@@ -262,7 +262,7 @@ class BatchFeed:
 
 
 class _From:
-    """Submits rows whose numbers begin after an offset: earlier rows have ended, and are not read again."""
+    """Submits rows with numbers after an offset. Earlier rows have ended, and are not read again."""
 
     def __init__(self, feed: BatchFeed, offset: int) -> None:
         self._feed = feed

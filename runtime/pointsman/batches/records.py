@@ -1,4 +1,4 @@
-"""The records of batches in a key-value bucket. All feeders read them, and one at a time feeds a batch."""
+"""The records of batches in a key-value bucket. All feeders read the records. One feeder at a time feeds a batch."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ __all__ = [
 
 BatchStatus: TypeAlias = Literal["running", "paused", "cancelling", "completed", "cancelled", "failed"]
 BATCH_GROUP = "batch"
-"""The group of the keys of the gateway's bucket that have batches."""
+"""The group of keys for batches in the gateway's bucket."""
 MAX_PROBLEMS = 20
 """Newest rows that did not complete, in the record."""
 _MAX_REASON_CHARS = 200
@@ -54,7 +54,7 @@ class BatchRecord(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     id: Token = Field(description="The id. The id of a request is this id and the number of its row.")
-    caller: Token = Field(description="The caller, whose requests the rows are.")
+    caller: Token = Field(description="The caller of the requests.")
     limits: CallerLimits = Field(description="The limits of the caller.")
     team: TeamName = Field(description="The team.")
     name: str = Field(default="", description="The name of the file with the rows; empty for rows without a file.")
@@ -65,8 +65,8 @@ class BatchRecord(BaseModel):
     deadline: float | None = Field(default=None, description="Seconds for each workflow.")
     budget: Budget | None = Field(default=None, description="Limits of each workflow.")
     created_at: AwareDatetime = Field(description="Time of the batch.")
-    feeder: str = Field(default="", description="The process that feeds the batch; empty if none does.")
-    beat: int = Field(default=0, ge=0, description="Counts the writes of the feeder, which show that the feeder lives.")
+    feeder: str = Field(default="", description="The process that feeds the batch; empty without a feeder.")
+    beat: int = Field(default=0, ge=0, description="Number of writes of the feeder. A write shows that it runs.")
     sent: int = Field(default=0, ge=0, description="No row after this one was sent.")
     next: int = Field(default=1, ge=1, description="Each row before this one has ended.")
     counts: dict[str, int] = Field(default={}, description="Number of the rows before `next` by status.")
@@ -74,7 +74,7 @@ class BatchRecord(BaseModel):
     problems: tuple[RowProblem, ...] = Field(
         default=(), description="The newest rows before `next` that did not complete."
     )
-    paused: bool = Field(default=False, description="True while no row is sent.")
+    paused: bool = Field(default=False, description="True while the batch is paused.")
     cancelled: bool = Field(default=False, description="True once the batch was cancelled.")
     ended_at: AwareDatetime | None = Field(default=None, description="Time of the end.")
     reason: str = Field(default="", description="The reason why the batch ended early.")
@@ -108,7 +108,7 @@ def problem_of(row: int, workflow: str, status: str, reason: str) -> RowProblem:
 
 
 class StoredRecord(NamedTuple):
-    """A record, and the revision by which it is compared and set."""
+    """A record, and its revision for compare-and-set."""
 
     record: BatchRecord
     revision: int

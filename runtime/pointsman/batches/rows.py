@@ -23,7 +23,7 @@ _BLOCK_BYTES = 1_048_576  # bytes of rows that are read ahead
 
 
 class RowsRefusedError(ContractError):
-    """The rows are no batch. Nothing was sent.
+    """The rows are not a valid batch. Nothing was sent.
 
     Args:
         kind: The cause as one word.
@@ -106,7 +106,7 @@ async def store_rows(store: FileStore, owner: str, pieces: AsyncIterable[bytes],
 
 
 async def read_rows(store: FileStore, file: File, first: int = 1) -> AsyncIterator[BatchInput]:
-    """Yield the rows, read in blocks: no read of the broker stays open while rows wait.
+    """Yield the rows. They are read in blocks, so that no read of the broker stays open while rows wait.
 
     Args:
         store: The files of the namespace.

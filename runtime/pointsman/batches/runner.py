@@ -21,7 +21,7 @@ __all__ = ["BatchRunner"]
 _log = get_logger(__name__)
 
 _SILENT_BEATS = 4  # heartbeats without a write of the feeder after which another process takes the batch
-_LOOK_S = 0.5  # seconds between looks for batches without a feeder
+_LOOK_S = 0.5  # seconds between searches for batches without a feeder
 _MAX_FEEDS = 20  # batches that one process feeds at a time
 _RELEASE_TIMEOUT_S = 2.0
 _KEPT = timedelta(days=7)  # the time for which the record of a batch that has ended is kept
@@ -30,9 +30,9 @@ _KEPT = timedelta(days=7)  # the time for which the record of a batch that has e
 class BatchRunner(Signal):
     """The batches of a namespace, as one process sees them. Each change of a record is a change of the signal.
 
-    A process counts the silence of a feeder by its own clock, from the last change of the record that it has read. So
-    the clocks of the processes need not agree. Two feeders of a batch at the same time do no row twice: the id of its
-    request follows from the batch.
+    A process measures the time since the last change of a record by its own clock. So the clocks of the processes need
+    not agree. Two feeders of a batch at the same time do no row twice: the id of each request follows from the batch
+    and the row.
 
     Args:
         parts: The parts of the process.
@@ -45,7 +45,7 @@ class BatchRunner(Signal):
         self._me = secrets.token_hex(8)
         self._records: dict[str, tuple[StoredRecord, float]] = {}  # with the time of the last change
         self._feeds: dict[str, tuple[BatchFeed, asyncio.Task[None]]] = {}
-        self._denied: set[str] = set()  # batches that the broker lets this process not feed
+        self._denied: set[str] = set()  # batches for which this process lacks a permission
 
     def records(self) -> list[BatchRecord]:
         """Return the records, the newest batch first."""
@@ -105,7 +105,7 @@ class BatchRunner(Signal):
             await self._take(stored)
 
     async def _take(self, stored: StoredRecord) -> None:
-        """Become the feeder of a batch, unless another process was faster."""
+        """Become the feeder of a batch, unless another process has become the feeder first."""
         record = stored.record.model_copy(update={"feeder": f"{self._me}-{stored.revision}"})
         try:
             mine = await store_record(self._bucket, record, stored.revision)
@@ -123,7 +123,7 @@ class BatchRunner(Signal):
             self._deny(id, error)
             with suppress(PointsmanError):
                 await feed.release()
-        except Exception as error:  # the broker is unavailable, or a fault of this program
+        except Exception as error:  # the broker is unavailable, or this program has a fault
             _log.warning("batch_interrupted", batch=id, error=str(error), hint="a gateway or dashboard takes it again")
         finally:
             del self._feeds[id]

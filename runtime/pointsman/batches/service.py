@@ -118,7 +118,7 @@ class Batches(BatchRunner):
             caller: The caller, whose requests the rows become.
             team: The team.
             pieces: The rows: one JSON text or object a line.
-            key: The caller's own name for the batch. The same batch again under the same key is the same batch.
+            key: The caller's own name for the batch. The same rows under the same key are the same batch.
             limits: The limits of the caller, which hold rows back. Default: none.
             name: The name of the file of the rows.
             max_row_bytes: Largest size of a row, in bytes.
@@ -251,7 +251,7 @@ class Batches(BatchRunner):
         if running >= _MAX_OPEN:
             raise CallerLimitError(
                 "too_many_batches",
-                f"{running} batches of {caller} run, and {_MAX_OPEN} may; wait for one to end, or cancel one",
+                f"{caller} has {running} open batches of {_MAX_OPEN}; wait for one to end, or cancel one",
                 _RETRY_S,
             )
 

@@ -20,7 +20,7 @@ __all__ = ["Selection", "find_by_prefix", "list_queued", "list_workflows"]
 _LIST_WINDOW = 20
 """Messages of the log stream that `list` reads first for each requested workflow: a workflow of three tasks writes
 about this number. Each further read covers four times as many messages."""
-_SEARCH_WINDOW = 500  # workflows that `find_by_prefix` compares: about as many as a person has in view
+_SEARCH_WINDOW = 500  # newest workflows that `find_by_prefix` compares: a person names a workflow of a recent list
 
 
 @dataclass(frozen=True, slots=True)

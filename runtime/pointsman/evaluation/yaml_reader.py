@@ -1,4 +1,4 @@
-"""Read YAML as the JSON that its writer meant: no key twice, and no plain text that YAML turns into another value."""
+"""Read YAML strictly: refuse a repeated key, and plain text that YAML turns into a value that is not text."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _JSON_FORMS: Final = {
     "int": re.compile(r"[-+]?(0|[1-9][0-9]*)"),
     "float": re.compile(r"[-+]?(0|[1-9][0-9]*)?(\.[0-9]+)?([eE][-+]?[0-9]+)?"),
 }
-"""Forms of a value that can only be meant as that value."""
+"""The unambiguous forms of the values of a type."""
 
 _EXPONENT: Final = re.compile(r"[-+]?[0-9.]+[eE][-+]?[0-9]+")
 

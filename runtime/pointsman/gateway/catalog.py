@@ -60,7 +60,7 @@ async def get_team(
     for team in await teams_of(context, caller):
         if team.name == name:
             return team
-    raise NotFoundError(f"no team {name!r} of yours has a live supervisor; GET /v1/teams lists the ones there are")
+    raise NotFoundError(f"no team {name!r} of yours has a live supervisor; GET /v1/teams lists your live teams")
 
 
 async def teams_of(context: Context, caller: Caller) -> list[TeamView]:

@@ -257,7 +257,7 @@ def _outcome_of(stored: StoredMessage) -> Outcome | None:
 
 
 def _not_found(workflow: str) -> str:
-    return f"there is no workflow {workflow!r} of yours; GET /v1/workflows lists the ones there are"
+    return f"there is no workflow {workflow!r} of yours; GET /v1/workflows lists your workflows"
 
 
 def check_metadata(metadata: Mapping[str, JsonValue]) -> None:

@@ -1,6 +1,6 @@
 """Follow the log of the namespace once for all open streams of a gateway.
 
-A stream of its own consumer would cost the broker a consumer for each client. The feed hands each message to the
+A consumer for each stream would cost the broker a consumer for each client. The feed hands each message to the
 subscribers of its workflow. A subscriber that is behind has a bounded queue, and reads the rest from the log.
 """
 
@@ -60,7 +60,7 @@ class Subscription:
                 await self._arrived.wait()
 
     def post(self, item: StoredMessage | Progress | Delta) -> None:
-        """Add a message. With a full queue, a message of the log is left to be read, and any other is dropped.
+        """Add a message. If the queue is full, a message of the log must be read later, and any other is dropped.
 
         Args:
             item: The message.

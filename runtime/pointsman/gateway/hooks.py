@@ -57,7 +57,7 @@ async def deliver_webhook(
     if hook is None:
         raise ProblemError(404, "unknown_webhook", "there is no webhook of this name in POINTSMAN_GATEWAY_HOOKS")
     headers = dict(request.headers)
-    # These checks need no body: most of what is not from the sender is refused before its body is read.
+    # These checks need no body. So most foreign requests are refused before their bodies are read.
     if (missing := missing_header(hook.form, headers)) is not None:
         raise _refused(f"the header {missing} is missing")
     if is_stale(hook.form, headers, time()):

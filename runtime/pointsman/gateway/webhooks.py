@@ -225,7 +225,7 @@ def _owner(caller: Caller) -> str | None:
 
 
 async def _store_of(context: Context, caller: Caller, id: str) -> EndpointStore:
-    """Return the endpoints, if the caller may manage one of them.
+    """Return the store of endpoints, if the caller may manage the endpoint.
 
     Raises:
         NotFoundError: There is no such endpoint, or the endpoint belongs to others.

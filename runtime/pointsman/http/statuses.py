@@ -1,4 +1,4 @@
-"""Find the HTTP status and the headers of an error: they show if the request or the server failed, and what helps."""
+"""Find the HTTP status and the headers of an error. They show if the client or the server failed, and the next step."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 __all__ = ["Activity", "activity_of"]
 
-_MAX_COLUMNS = 60  # as many as a phone can show
+_MAX_COLUMNS = 60  # columns that fit on the screen of a phone
 _STEP_SECONDS = (
     0.1,
     0.2,
@@ -50,7 +50,7 @@ class Activity:
 
 
 def activity_of(begun: Sequence[tuple[float, str]], *, since: float | None, now: float) -> Activity | None:
-    """Count workflows by their start (seconds since 1970) and status. Return None for fewer than two."""
+    """Count workflows by their start (seconds since 1970) and status. Return None for fewer than two workflows."""
     if len(begun) < 2:
         return None
     first = min(at for at, _ in begun) if since is None else since

@@ -15,7 +15,7 @@ from pointsman_schemas.log import Entry
 
 __all__ = ["CallerLimitError", "CallerLimits", "CallerUsage"]
 
-_MAX_UNSEEN_S = 3_600.0  # seconds after which a request without a log does not count as running any more
+_MAX_UNSEEN_S = 3_600.0  # seconds for which a request without a log counts as running
 _RUNNING_RETRY_S = 5  # seconds after which a caller with too many running workflows may try again
 
 
@@ -107,7 +107,7 @@ class CallerUsage:
         if limits.running is not None and (running := self.running(caller)) >= limits.running:
             raise CallerLimitError(
                 "too_many_running",
-                f"{running} workflows of {caller} run, and {limits.running} may; wait for one to end, or cancel one",
+                f"{caller} has {running} running workflows of {limits.running}; wait for one to end, or cancel one",
                 _RUNNING_RETRY_S,
             )
         used = self.used_today(caller)
@@ -143,7 +143,7 @@ class CallerUsage:
             self._running.setdefault(row.caller, set()).add(row.id)
 
     def stopped(self, row: WorkflowRow) -> None:
-        """Count a workflow as running no more.
+        """Stop counting a workflow as running.
 
         Args:
             row: The workflow.

@@ -26,6 +26,6 @@ class Projection(Signal, StreamFollower):
         self.notify()
 
     async def missing(self, subjects: Sequence[str]) -> Sequence[str]:
-        """Return the subjects without a message in the stream: the broker does not report expiry."""
+        """Return the subjects without a message in the stream. The broker does not report expired messages."""
         present = set(await self._bus.subjects(self._stream, self._subject)) if subjects else set[str]()
         return [subject for subject in subjects if subject not in present]

@@ -39,7 +39,7 @@ _MAX_SAMPLES = 200  # newest attempts of an agent from which its latencies are c
 
 @dataclass(slots=True)
 class WorkflowRow:
-    """One workflow in the list. `first_sequence` and `sequence` are of its first and last message in the log."""
+    """One workflow in the list. `first_sequence` and `sequence` belong to its first and last message in the log."""
 
     id: str
     team: str
@@ -255,7 +255,7 @@ class Totals:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Some rows that match a search, newest first, and the sums over all that match."""
+    """Some rows that match a search, newest first, and the sums over all matching rows."""
 
     rows: Sequence[WorkflowRow]
     totals: Totals
@@ -295,7 +295,7 @@ def queued_row(request: WorkflowSummary, reason: str = "") -> WorkflowRow:
 
 
 def search_text(workflow: str, correlation_id: str, asked: str) -> str:
-    """Return the case-folded text in which searches look.
+    """Return the case-folded text that searches compare.
 
     Args:
         workflow: The workflow.

@@ -1,8 +1,8 @@
 """Keep the newest workflows of a namespace, read from the log.
 
 The index is bounded: it starts near the end of a long log and drops the oldest workflows. Rows change in the order of
-the log, so a page that has seen everything up to a sequence can ask for later changes, also after a reconnect. All
-processes that keep an index count the same, also after a restart, without a store of their own.
+the log, so a page that has all changes up to a sequence can request the later changes, also after a reconnect. All
+processes with an index get the same counts, also after a restart, without a store of their own.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _MAX_ROWS = 20_000  # twice the 10,000 workflows for which a page must be fast; 
 _MAX_HISTORY = 300_000  # messages of the log read at the start: about 30 for each workflow, with its agents' reports
 _CATCH_UP_PAUSE_S = 0.02
 _MARKS = b'"workflow_started"', b'"workflow_ended"', b'"workflow_resumed"', b'"open_questions":["'
-"""Only a commit with one of these changes a row without details. To parse the others would take most of the time."""
+"""Only a commit with one of these changes a row without details. Parsing the others would take most of the time."""
 
 
 class WorkflowIndex(Projection):
@@ -101,7 +101,7 @@ class WorkflowIndex(Projection):
                 yield row
 
     def page(self, search: Search, *, offset: int = 0, limit: int = 100) -> Page:
-        """Return at most `limit` rows that match, without the first `offset`, and the totals of all that match."""
+        """Skip `offset` matching rows. Return the next `limit` rows at most, and the totals of all matching rows."""
         fitting = list(self.matching(search))
         of = Counter([row.status for row in fitting])
         took = sorted([row.elapsed for row in fitting if row.elapsed is not None])
@@ -126,10 +126,10 @@ class WorkflowIndex(Projection):
             yield row
 
     async def catch_up(self, timeout: float) -> None:
-        """Wait until the messages that the log has now were applied.
+        """Wait until the present messages of the log are applied.
 
         Args:
-            timeout: The longest wait, in seconds. The call then returns, too.
+            timeout: The longest wait, in seconds. After this time, the call returns in any case.
         """
         newest = await self._bus.last("log", self._subject)
         until = time.monotonic() + timeout
@@ -173,7 +173,7 @@ class WorkflowIndex(Projection):
         self.callers.reset()
 
     def _read(self, stored: StoredMessage) -> Commit | None:
-        """Return the commit; None for a commit without news for the rows, or one that cannot be read."""
+        """Return the commit; None if the commit changes no row, or cannot be read."""
         if not self._details and not any([mark in stored.body for mark in _MARKS]):
             return None
         try:
@@ -199,7 +199,7 @@ class WorkflowIndex(Projection):
         )
 
     async def _read_row(self, stored: StoredMessage) -> WorkflowRow | None:
-        """Return the row of a workflow that began before the first message that was read, or that was dropped."""
+        """Read the row of a workflow that is not in the index, because it began too early or was dropped."""
         row: WorkflowRow | None = None
         if self.progress < 1:  # the initial reading: these workflows are the oldest, so they are left out
             return None

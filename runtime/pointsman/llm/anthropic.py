@@ -181,7 +181,7 @@ def _without_nulls(value: dict[str, Any]) -> dict[str, JsonValue]:
 
 
 class _StreamedMessage:
-    """A message put together from its events. Its text is that of the text blocks, and the JSON of the answer tool."""
+    """A message that is assembled from its events. The text comes from text blocks and the JSON of the answer tool."""
 
     def __init__(self, request: ModelRequest) -> None:
         self._answer_tool = request.output_name if request.output_schema is not None else None

@@ -1,4 +1,4 @@
-"""Wake the tasks that wait for a change of something."""
+"""Wake the tasks that wait for a change."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ __all__ = ["Signal"]
 
 
 class Signal:
-    """Counts the changes of something, and wakes the tasks that wait for the next change."""
+    """Counts changes, and wakes the tasks that wait for the next change."""
 
     def __init__(self) -> None:
         self.changes = 0
         self._changed_event = asyncio.Event()
 
     async def wait_for_change(self, seen: int) -> None:
-        """Return when `changes` differs from `seen`."""
+        """Wait until `changes` differs from `seen`."""
         while self.changes == seen:
             await self._changed_event.wait()
 

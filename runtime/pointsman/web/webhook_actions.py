@@ -21,7 +21,7 @@ from pointsman_schemas.ids import token
 __all__ = ["WebhookActions"]
 
 _MAX_RESENT = 1_000  # deliveries that one action sends again
-_OVERLAP = timedelta(hours=24)  # time in which the secret before a new one also signs
+_OVERLAP = timedelta(hours=24)  # time for which the previous secret also signs
 
 
 class WebhookActions:

@@ -4,7 +4,7 @@ endpoints       the receivers, and the check of their URLs
 endpoint_store  the receivers and their secrets, in key-value buckets
 events          the bodies of requests
 sender          one signed request to a checked address
-deliveries      the states of requests, and orders to repeat one
+deliveries      the states of requests, and orders to repeat a request
 capacity        the requests that one process sends at a time, for each receiver and each caller
 observation     metrics and spans, and the state of the processes
 service         the process: stores an event for each receiver, sends it, and returns it to the broker after a failure

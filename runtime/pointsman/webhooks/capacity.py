@@ -1,4 +1,4 @@
-"""Bound the deliveries that one service sends at a time, so that a slow receiver does not delay those of others."""
+"""Bound the deliveries that one service sends at a time, so that a slow receiver does not delay other receivers."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from pointsman.webhooks.sender import jittered
 
 __all__ = ["Capacity"]
 
-_MAX_DEFERRAL_S = 60.0  # seconds until a delivery that found no room is delivered again
-_MAX_THROTTLE_S = 300.0  # seconds for which nothing is sent to an overloaded endpoint
-_FIRST_DURATION_S = 0.1  # seconds that an exchange with an endpoint takes, before it is measured
+_MAX_DEFERRAL_S = 60.0  # longest time until a delivery without room is delivered again
+_MAX_THROTTLE_S = 300.0  # longest time for which nothing is sent to an overloaded endpoint
+_FIRST_DURATION_S = 0.1  # assumed duration of an exchange with an endpoint, before the first measurement
 _SMOOTHING = 0.3  # weight of the newest exchange in the mean duration of an endpoint
 _MAX_KNOWN = 10_000  # endpoints whose durations and pauses are kept
 
@@ -25,8 +25,8 @@ _Group: TypeAlias = tuple[str, str]
 class Capacity:
     """The room of one service for deliveries.
 
-    One endpoint has a quarter of the room, all endpoints of one caller have a quarter, and those of all callers have
-    three quarters: callers choose their receivers, and must not delay the deliveries of operators.
+    One endpoint has a quarter of the room. All endpoints of one caller together have a quarter, too. The endpoints of
+    all callers have three quarters: callers choose their receivers, and must not delay the deliveries of operators.
 
     Args:
         concurrency: Deliveries that the service sends at a time.
@@ -44,7 +44,7 @@ class Capacity:
     def deferral(self, endpoint: Endpoint) -> float:
         """Return the seconds for which a delivery must wait: its endpoint is overloaded, or has no room.
 
-        The delivery goes back to the broker. Each gets a later time, by the time that an exchange takes.
+        The delivery goes back to the broker. Each further delivery gets a later time, by the duration of an exchange.
 
         Args:
             endpoint: The endpoint.

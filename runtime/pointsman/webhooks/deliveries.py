@@ -1,4 +1,4 @@
-"""The state of deliveries: read by commands and the API, written by the service. And orders to send events again."""
+"""Read the states of deliveries, which the service writes, and order to send events again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keep endpoints of webhooks in a key-value bucket, and their secrets in another that only the service reads."""
+"""Keep endpoints of webhooks in a key-value bucket, and their secrets in another bucket that only the service reads."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ MAX_ENDPOINTS = 100
 """Endpoints of operators in a namespace. Each event is stored once for each endpoint that wants it."""
 _MAX_SECRETS = 3  # secrets of an endpoint that sign at a time, the newest included
 _SECRET_BYTES = 32
-_MAX_TRIES = 5  # tries of a change that meets the change of another process
+_MAX_TRIES = 5  # tries of a change that conflicts with changes of other processes
 _Change: TypeAlias = Callable[[Endpoint], Endpoint]
 
 
 class EndpointLimitError(ConfigurationError):
-    """There are as many endpoints as there may be."""
+    """The number of endpoints has reached its bound."""
 
     kind = "too_many_webhooks"
 
@@ -170,7 +170,7 @@ class EndpointStore:
         )
         revision = await self._endpoints.put(id, endpoint.model_dump_json().encode(), expect=0)
         # Other processes may have made endpoints since they were counted. Each process counts those that were stored
-        # or stamped before its own, so at least one of two processes sees the endpoint of the other.
+        # or stamped before its own endpoint, so at least one of two processes sees the endpoint of the other.
         earlier = [each for each in await self._entries() if each[1] < revision or each[0].created_at < now]
         try:
             _check_bounds([each for each in earlier if each[0].id != id], caller, bounds)
@@ -211,7 +211,7 @@ class EndpointStore:
         return endpoint
 
     async def rotate(self, id: str, *, overlap: timedelta) -> NewEndpoint:
-        """Make a new secret. The secrets before it also sign until the overlap has passed.
+        """Make a new secret. The earlier secrets also sign until the overlap has passed.
 
         Args:
             id: The endpoint.
@@ -307,7 +307,7 @@ class EndpointStore:
         return endpoint, entry.revision
 
     async def _change(self, id: str, change: _Change) -> tuple[Endpoint, Endpoint]:
-        """Apply a change, and apply it again to what another process stored meanwhile. Return both versions."""
+        """Apply a change. After a conflict, apply it to the newer version. Return the old and the new version."""
         tries = 0
         while True:
             tries += 1

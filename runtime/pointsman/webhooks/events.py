@@ -132,7 +132,7 @@ def _content_of(kind: str, owner: str, content: bytes) -> _Content:
 
 
 def _caller_of(event: Outcome | Question) -> str | None:
-    """Return the caller; None for a task of another team, which names that team: a user may have the same name."""
+    """Return the caller; None for a task of another team: the caller is that team, and a user may share its name."""
     return event.caller if event.parent is None and event.caller else None
 
 

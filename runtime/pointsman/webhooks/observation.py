@@ -132,7 +132,7 @@ async def publish_due_gauge(bus: Bus, subjects: Subjects, clock: Clock) -> None:
     """
     while True:
         if metrics.metrics_enabled():
-            with suppress(PointsmanError):  # a missing figure stays missing
+            with suppress(PointsmanError):  # without an answer of the broker, the figure does not change
                 due = await oldest_due(bus, subjects)
                 age = 0.0 if due is None else max(0.0, (clock.now() - due).total_seconds())
                 metrics.set_gauge(semconv.WEBHOOK_OLDEST_DUE, age)

@@ -74,8 +74,8 @@ def signed_headers(id: str, body: bytes, secrets: Sequence[str], now: datetime) 
 class Sender:
     """A client that sends deliveries. Each delivery has a connection of its own.
 
-    The addresses of a host are resolved, checked and then connected to by number, so a name that changes its address
-    between the check and the connection gains nothing. No proxy is used.
+    The addresses of a host are resolved, checked and then connected to by number, so a change of the
+    address between the check and the connection has no effect. No proxy is used.
 
     Args:
         timeout: The seconds for the whole exchange.

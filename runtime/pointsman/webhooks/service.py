@@ -1,7 +1,7 @@
 """Deliver events to webhooks: store a delivery for each endpoint, send it, and send it again after a failure.
 
-Any number of services share durable consumers. A service that is killed loses nothing: the broker delivers an event or
-a delivery again that was not acknowledged. So an endpoint gets each event at least once, with the same `webhook-id`.
+Any number of services share durable consumers. If a service is killed, nothing is lost: the broker redelivers the
+messages that were not acknowledged. So an endpoint gets each event at least once, with the same `webhook-id`.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class WebhookService:
         ]
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Deliver until `stop` is set. Attempts that run may end.
+        """Deliver until `stop` is set. Running attempts are finished first.
 
         Args:
             stop: Ends the service.
@@ -133,7 +133,7 @@ class WebhookService:
         while True:
             taken = await consumer.take(_BATCH)
             try:
-                # The endpoints are read after the events: an endpoint that was made before an event is seen.
+                # The endpoints are read after the events: an endpoint that was made before an event gets the event.
                 endpoints = [each for each in await self._store.list() if each.disabled_at is None]
                 events = [self._read(delivery.message) for delivery in taken] if endpoints else []
                 await gather_batched(
@@ -257,7 +257,7 @@ class WebhookService:
         await (delivery.nak(pause) if state.status == "retrying" else delivery.ack())
 
     async def _message(self, stored: StoredMessage) -> StoredMessage | None:
-        """Return the event of a delivery, also of an order to send it again."""
+        """Return the event of a delivery, or the event that an order to send again names."""
         if not stored.subject.endswith(_RESEND):
             return stored
         return await self._bus.last("deliveries", stored.subject.removesuffix(_RESEND) + ".message")

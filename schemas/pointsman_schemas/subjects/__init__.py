@@ -1,4 +1,4 @@
-"""The subjects of the bus. Only this module builds and parses them, and it validates every token.
+"""The subjects of the bus. Only this package builds and parses subjects, and it validates every token.
 
 A stream has one kind of writer. So the broker's permissions can bind each part of a subject that names its publisher.
 

@@ -76,7 +76,7 @@ class SubjectFilters(Namespace):
         return f"{self._subject('result', team=team)}.>"
 
     def attempt_results(self, team: str, agent: str, workflow: str, task: str, attempt: int) -> str:
-        """Build the filter of the results of an attempt, whatever their token.
+        """Build the filter of the results of an attempt, with any token.
 
         Args:
             team: The team.

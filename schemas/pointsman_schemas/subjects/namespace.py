@@ -109,7 +109,7 @@ class Namespace:
         return f"/{self.namespace}/{token(kind, 'kind of source')}/{token(name, 'source')}"
 
     def _subject(self, kind: str, **tokens: str) -> str:
-        """Join the tokens behind the namespace and the kind. An error names a token as its keyword does."""
+        """Join the tokens behind the namespace and the kind. An error names a token by its keyword."""
         for what, each in tokens.items():
             token(each, what)
         return ".".join((self.namespace, kind, *tokens.values()))

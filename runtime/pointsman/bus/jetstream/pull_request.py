@@ -13,7 +13,7 @@ from pointsman.errors import PermissionDeniedError
 __all__ = ["CLOSED_REASON", "PRIORITY_GROUP", "PullRequest"]
 
 CLOSED_REASON = "closed"
-"""The reason with which a pull ends that was closed here."""
+"""The reason of a pull that this process closed."""
 PRIORITY_GROUP = "ranked"
 """The group of pulls that the broker serves by their rank."""
 
@@ -78,7 +78,7 @@ class PullRequest:
         )
 
     async def wait(self) -> None:
-        """Return when a message has arrived, or the pull was lost."""
+        """Wait until a message arrives, or the pull is lost."""
         self._changed.clear()
         if not self.buffer and not self.lost:
             await self._changed.wait()

@@ -32,7 +32,7 @@ def doctor(
         str | None,
         typer.Argument(
             metavar="[TEAM]",
-            help="A team whose processes are checked as well, as a name or module:name. Default: no team.",
+            help="A team, as a name or module:name. Its processes are checked, too. Default: no team.",
             show_default=False,
         ),
     ] = None,
@@ -41,8 +41,8 @@ def doctor(
     role: Annotated[
         GrantRole | None,
         typer.Option(
-            help="Check that the user of this process has the rights of this role. Default: the role is found by "
-            "trying, if POINTSMAN_INBOX_PREFIX is that of a grant.",
+            help="Check that the user of this process has the rights of this role. Default: if "
+            "POINTSMAN_INBOX_PREFIX belongs to a grant, the role that lacks the fewest rights.",
             show_default=False,
         ),
     ] = None,
@@ -84,7 +84,7 @@ def doctor(
 
 
 def _resolve_team(target: str) -> Team | str:
-    """Return the team that the target defines, or the target itself if it is a name and no module.
+    """Return the team that the target defines, or the target itself if the target is a name.
 
     Raises:
         ConfigurationError: The target is a module that cannot be imported.

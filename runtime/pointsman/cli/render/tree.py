@@ -33,7 +33,7 @@ _STATUS_MARKS = {
 _BAR_SIGNS = {"attempt": "━", "chat": "▪", "tool": "▪"}
 _UNDONE_STATUSES = ("failed", "skipped", "abandoned")
 _NAME_WIDTH = 44  # columns of the names: five levels and the longest name of a shipped tool
-_SHORT_NAME_WIDTH = 40  # columns of the names below which the operation, such as `invoke_agent`, is left out
+_SHORT_NAME_WIDTH = 40  # with fewer columns for names, the operation, such as `invoke_agent`, is left out
 _OPERATION_PREFIXES = {"workflow": "invoke_workflow ", "task": "invoke_agent ", "tool": "execute_tool "}
 _BAR_WIDTH = 32  # columns of the time axis
 _NUMBERS_WIDTH = 20  # columns of the duration and the tokens, with margins
@@ -75,7 +75,7 @@ def render_tree(root: TraceNode, now: datetime, width: int = 140) -> RenderableT
     if not narrow:
         table.add_column("", no_wrap=True, overflow="ellipsis", max_width=room)
     for prefix, node in _rows(root, "", ""):
-        counted = node.kind != "publish"  # the workflow below has the same numbers
+        counted = node.kind != "publish"  # the workflow below has the numbers
         took = _duration_text(node, now) if counted else ""
         tokens = f"{node.usage.tokens:,}" if counted and node.usage.tokens else ""
         paid = (format_dollars(node.usage.cost) if counted and node.usage.cost else "",) if costly else ()

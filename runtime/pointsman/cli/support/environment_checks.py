@@ -25,12 +25,12 @@ _CONNECT_TIMEOUT_S = 2.0  # seconds to connect to the telemetry collector, which
 async def check_rights(
     settings: Settings, team: Team | str | None, role: GrantRole | None, agents: Sequence[str]
 ) -> tuple[GrantRole | None, Sequence[Check]]:
-    """Check that the user has the rights of a role. Without a role, the role is used that lacks the fewest rights.
+    """Check that the user has the rights of a role. Without a role, check the role that lacks the fewest rights.
 
     Args:
         settings: The settings.
         team: The team of the process, or its name; None for no team.
-        role: The role; None to search it.
+        role: The role; None to find the role by trying.
         agents: The agents of a worker.
 
     Returns:
@@ -50,7 +50,7 @@ async def check_rights(
         if not tried:
             advice = "name the role with --role, a team as TEAM, and the agents of a worker with --agent"
             return None, [Check("rights", False, "no role fits the user of this process", advice)]
-        # Of two roles without a missing right, the one with more rights counts.
+        # If two roles lack equally many rights, the role with more rights is chosen.
         chosen, refused = min(
             tried, key=lambda each: (len(each[1]), -len(permissions(each[0], settings.namespace).publish))
         )

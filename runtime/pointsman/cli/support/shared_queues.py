@@ -1,4 +1,4 @@
-"""Find the agents in whose queue handoffs of several teams wait behind each other."""
+"""Find the agents whose queue has waiting handoffs of several teams."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ class Task:
     items: tuple[str, ...] = ()
     """The tasks of the items of a task with `for_each`."""
     intentionally_skipped: bool = False
-    """True if a false condition skipped the task, or a task that it depends on: the answer has no gap."""
+    """True if a false condition skipped the task, or a dependency of the task. The task is no gap of the answer."""
     needs_approval: bool = False
     approved: bool = False
     refined_by: str = ""
@@ -196,7 +196,7 @@ class State:
     thread: ThreadTurn | None = None
     summarizer: str | None = None
     history: History | None = None
-    """The earlier turns of the thread, as the request found them. `conversation` has the newest summary, too."""
+    """The earlier turns of the thread at the time of the request. `conversation` also has the newest summary."""
     approve_plan: bool = False
     refiner: str | None = None
     judge: str | None = None
@@ -234,7 +234,7 @@ class State:
     """Agents with open tasks that were not live when the deadline was reached."""
     usage: Usage = NO_USAGE
     child_plan_usage: PlanUsage = NO_PLAN_USAGE
-    """Tasks and re-plans of child teams. An attempt without a statement counts with its whole budget."""
+    """Tasks and re-plans of child teams. An attempt without a stated usage counts with its whole budget."""
     ignored_events: NameSet = frozenset()
     """Ids of events that must not count again: ignored results, replays and answers."""
     outcome: Outcome | None = None
@@ -331,7 +331,7 @@ def copy_with(value: ValueT, **changes: object) -> ValueT:
 
 
 def usage_bounds(state: State) -> Mapping[str, tuple[float, float]]:
-    """Return the used amount and the bound of calls, tokens and cost, for each of them that has a bound."""
+    """Return the used amount and the bound for each of calls, tokens and cost that has a bound."""
     limits = state.limits
     if state.budget is None and limits.calls is None and limits.tokens is None and limits.cost is None:
         return {}

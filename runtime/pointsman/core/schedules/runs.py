@@ -173,7 +173,7 @@ def _create(schedule: Schedule | None, asked: ChangeAsked, now: datetime) -> Sch
 
 
 def _check_files(spec: ScheduleSpec, asked: ChangeAsked) -> None:
-    """Refuse files of other owners, which may be removed, and files with which each fire would fail."""
+    """Refuse files of other owners, because they may be removed, and files that would make each fire fail."""
     files, limits = spec.request.files, asked.limits
     id = schedule_id_for(asked.team, asked.change.caller, asked.change.schedule)
     if other := next((file for file in files if file.owner != id), None):

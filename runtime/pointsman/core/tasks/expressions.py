@@ -17,7 +17,7 @@ _MAX_SHOWN_CHARS = 80  # characters of a value in a reason
 
 
 def false_condition(state: State, task: Task) -> str | None:
-    """Return the reason why the condition of `task` is false; None for a condition that holds, or no condition."""
+    """Return the reason why the condition of `task` is false; None if the condition is true or missing."""
     if task.definition is None or not task.definition.when:
         return None
     condition = parse_condition(task.definition.when)

@@ -1,4 +1,4 @@
-"""Follow a key-value bucket into a state in memory: the present values at first, and then each change."""
+"""Keep a state in memory current with a key-value bucket: first the present values, then each change."""
 
 from __future__ import annotations
 

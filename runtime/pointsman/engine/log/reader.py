@@ -280,5 +280,5 @@ def team_of(log_subject: str) -> str:
 def _no_log_message(subjects: Subjects, workflow: str) -> str:
     return (
         f"no log of workflow {workflow!r} in namespace {subjects.namespace!r}: it is not admitted yet, its log has "
-        "aged out, or the id or the namespace is another; `pointsman list` shows the ones there are"
+        "aged out, or the id or the namespace is another; `pointsman list` shows the existing workflows"
     )

@@ -110,7 +110,7 @@ class RecordKind(Generic[StateT, EntryT]):
             filter: The filter of records, see `Subjects.crons` and `Subjects.threads`.
 
         Returns:
-            The states, in the order of the subjects. Deleted ones are among them until they expire.
+            The states, in the order of the subjects. Deleted records are included until they expire.
         """
         found: dict[str, StateT] = {}
         async for stored in bus.read("log", filter):
@@ -127,7 +127,7 @@ SCHEDULE: RecordKind[Schedule, ScheduleEntry] = RecordKind("schedule", ScheduleR
 
 
 class Records(Generic[StateT, EntryT]):
-    """The records of one kind, as one process changes them.
+    """Changes the records of one kind for one process.
 
     Args:
         kind: The kind.
@@ -155,7 +155,7 @@ class Records(Generic[StateT, EntryT]):
             The result.
 
         Raises:
-            InvariantError: The change lost too many conflicts.
+            InvariantError: The change met too many conflicts.
         """
         kind, name = self._kind, subject.rpartition(".")[2]
         for race in range(_MAX_RACES):
@@ -175,7 +175,7 @@ class Records(Generic[StateT, EntryT]):
             try:
                 sequence = await self._bus.publish(subject, dump(record), encode(envelope), expect=head.sequence)
             except (ConflictError, PublishOutcomeUnknownError):
-                continue  # decided again on the newest record: a change that was stored after all needs no entries
+                continue  # decide on the newest record: if the change was stored, there are no more entries
             if head.sequence:
                 await self._bus.trim("log", subject, sequence - 1)  # the newest message is the whole record
             return Changed(after, entries, raced=race > 0)

@@ -182,7 +182,7 @@ class DeadLetters:
         if stored is None or not stored.body:
             raise NotFoundError(
                 f"no dead letter {name!r} in namespace {self._subjects.namespace!r}: it was replayed, discarded or has "
-                "aged out; `pointsman dead list` shows the ones there are"
+                "aged out; `pointsman dead list` shows the existing dead letters"
             )
         return read_dead_letter(stored)
 

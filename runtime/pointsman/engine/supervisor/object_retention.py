@@ -1,4 +1,4 @@
-"""Retention of the object store: delete large bodies and files that nothing refers to any more.
+"""Retention of the object store: delete large bodies and files that no message refers to any more.
 
 A body is written again with the messages that refer to it, and a file is not. So a file stays as long as the log of its
 workflow, or as long as the record of its schedule. It may be older than that log, if the request waited for a

@@ -75,7 +75,7 @@ class AgentSlots:
         problems: Problems that the worker found at its start, for the card.
         unfinished: Attempts that have a result, but whose threads or handlers still run.
         waiting: Deliveries that wait for a slot that the agent shares with agents of other teams.
-        sharing: The teams that the agent's queue has handoffs of; None for an agent of one team.
+        sharing: The teams with handoffs in the agent's queue; None for an agent of one team.
     """
 
     agent: Agent

@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 _CHECKS_PER_THRESHOLD: Final = 4
 _MIN_THRESHOLD_S: Final = 0.05  # a shorter threshold would make the watch expensive
-_MAX_FRAMES: Final = 20  # of the innermost frames that the log shows
+_MAX_FRAMES: Final = 20  # innermost frames that the log shows
 _REPEAT_AFTER_S: Final = 60.0  # the same code is logged once in this time; the metric counts each time
 _OWN_PATHS: Final = (
     f"{Path(asyncio.__file__).parent}{os.sep}",
@@ -40,7 +40,7 @@ _OWN_PATHS: Final = (
     selectors.__file__,
     threading.__file__,
 )
-"""Files of the loop and of this package: frames of others show that code of an author runs."""
+"""Files of the loop and of this package. A frame of any other file shows that an author's code runs."""
 
 _log = get_logger(__name__)
 
@@ -175,7 +175,7 @@ class LoopWatchdog:
                 where=where,
                 stack=[f"{each.filename}:{each.lineno} {each.name}: {each.line}" for each in stack],
                 hint="all agents of this worker wait for this code; write a function that blocks as a plain `def`, or "
-                "run what blocks with `await asyncio.to_thread(...)`",
+                "run the blocking call with `await asyncio.to_thread(...)`",
             )
         return agent
 
@@ -187,7 +187,7 @@ def _running_task(loop: asyncio.AbstractEventLoop) -> asyncio.Task[Any] | None:
 
 
 def _stack_of(frame: FrameType) -> list[FrameSummary]:
-    """Return the innermost frames, the outermost of them first, without the frames of the loop."""
+    """Return the innermost frames, without the frames of the loop. The outermost frame comes first."""
     frames = StackSummary.extract(walk_stack(frame))
     frames.reverse()
     first = next((place for place, each in enumerate(frames) if not each.filename.startswith(_OWN_PATHS)), 0)

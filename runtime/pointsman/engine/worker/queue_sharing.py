@@ -13,7 +13,7 @@ _MAX_TEAMS = 100  # teams that are remembered: some 10 kB
 
 
 class QueueSharing:
-    """The teams that one agent has handoffs of. Its queue is first in, first out, so that no team has a share of it."""
+    """The teams with handoffs for one agent. The queue of the agent is first in, first out, without shares."""
 
     def __init__(self) -> None:
         self._last_at: OrderedDict[str, float] = OrderedDict()  # by team, oldest first

@@ -1,8 +1,8 @@
 """Stream the text of an answer while a synthesizer writes it, each character once to each client.
 
-Text is not stored, so a gateway does not know the text that a client has received of another gateway. The position of
-an event has the length and the digest of this text. With them, each gateway continues the text, and ends it with the
-stored answer.
+Text is not stored, so a gateway does not have the text that a client received from another gateway. The position of an
+event has the length and the digest of this text. With the length and the digest, each gateway continues the text, and
+ends the text with the stored answer.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class TextPiece(NamedTuple):
 
     Attributes:
         text: The text.
-        append: True if the text follows the text before, False if it is in the place of it.
+        append: True if the text continues the earlier text, False if it replaces the earlier text.
     """
 
     text: str
@@ -75,7 +75,7 @@ class AnswerText:
         self._hash = sha256()
         self._call: tuple[str, int, str] | None = None
         self._unverified: str | None = "" if self._length else None
-        """The beginning of a text that must have as many characters as the client has; None once they are compared."""
+        """The beginning of the text, until its length is that of the client's text; None once both are compared."""
 
     @property
     def mark(self) -> str:
@@ -86,7 +86,7 @@ class AnswerText:
         """Add a piece that the synthesizer wrote.
 
         Args:
-            delta: The piece, in the order of its text and not repeated.
+            delta: The next piece. Pieces come in order, without repetitions.
 
         Returns:
             The part that the client does not have; None if there is no such part.

@@ -112,7 +112,7 @@ class CardMaker:
         for card in await self._context.client.operations.teams():
             if card.name == name and caller.may_use(name):
                 return card
-        raise NotFoundError(f"no team {name!r} of yours has a live supervisor; GET /v1/teams lists the ones there are")
+        raise NotFoundError(f"no team {name!r} of yours has a live supervisor; GET /v1/teams lists your live teams")
 
     async def _agents(self, team: schemas.AgentCard) -> Sequence[schemas.AgentCard]:
         """Return the live agents of a team, one card for each."""

@@ -125,7 +125,7 @@ class TeamHandler(RequestHandler):
     @validate_request_params
     @translated
     async def on_list_tasks(self, params: pb.ListTasksRequest, context: ServerCallContext) -> pb.ListTasksResponse:
-        """List the caller's own tasks of the team, the ones changed last first."""
+        """List the caller's own tasks of the team, the last changed task first."""
         call, reader = self._reader(context)
         validate_history_length(params)
         if params.HasField("page_size"):
@@ -199,7 +199,7 @@ class TeamHandler(RequestHandler):
     async def on_delete_task_push_notification_config(
         self, params: pb.DeleteTaskPushNotificationConfigRequest, context: ServerCallContext
     ) -> None:
-        """Delete a receiver of the events of a task. A missing one stays missing."""
+        """Delete a receiver of the events of a task. A missing receiver is no error."""
         _, reader = self._reader(context)
         await reader.find(params.task_id)
         for each in await self._push.of_task(params.task_id):
@@ -262,7 +262,7 @@ class TeamHandler(RequestHandler):
         if wanted:
             await register(self._context, self._push, call, workflow.id, config, "")
         fold = reader.empty(workflow) if from_start else await reader.fold(workflow)
-        if not fold.task.HasField("status"):  # for a fold of the log: a replica of the broker is behind
+        if not fold.task.HasField("status"):  # the log has no entry yet, or a replica of the broker is behind
             fold.task.CopyFrom(new_task(workflow.id, context_id, state_of("queued"), datetime.now(UTC)))
             fold.task.history.add().CopyFrom(message)
         return workflow, fold, ""
@@ -365,6 +365,6 @@ class TeamHandler(RequestHandler):
 
 
 def _is_settled(fold: TaskFold, answered: str) -> bool:
-    """Return True if a task has ended, or waits for an answer other than one that is on its way."""
+    """Return True if a task has ended, or waits for an answer that has not been sent yet."""
     state = fold.task.status.state
     return state in TERMINAL or (state == INTERRUPTED and answered not in fold.questions)

@@ -1,4 +1,4 @@
-"""List the tasks of one team and one caller from the index, the ones changed last first."""
+"""List the tasks of one team and one caller from the index, the last changed task first."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ def check_parts(message: Message) -> None:
 def input_in(message: Message) -> GivenInput:
     """Return the request in a message.
 
-    One object alone is the input, unchanged. Otherwise the texts are the input, and data follow them as JSON.
+    A single object without text is the input, unchanged. Otherwise the texts are the input, and data follow as JSON.
 
     Args:
         message: The message.
@@ -134,7 +134,7 @@ def answer_in(message: Message, question: QuestionAsked) -> GivenAnswer:
         The answer.
 
     Raises:
-        InvalidParamsError: The message decides no approval.
+        InvalidParamsError: The message does not decide the approval.
     """
     texts = [part.text for part in message.parts if part.WhichOneof("content") == "text"]
     data = [_plain(MessageToDict(part.data)) for part in message.parts if part.WhichOneof("content") == "data"]
@@ -183,7 +183,7 @@ def _by_schema(text: str, schema: Mapping[str, JsonValue] | None) -> JsonValue:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value of protobuf as JSON: it has no whole numbers, so 3 arrives as 3.0."""
+    """Return a value of protobuf as JSON. Protobuf has no whole numbers in such values, so 3 arrives as 3.0."""
     if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
         return int(value)
     if isinstance(value, dict):

@@ -1,7 +1,7 @@
 """Deliver the events of tasks to the receivers of push notifications, in order, and again after failures.
 
 Each receiver has one gateway at a time, which owns the delivery by compare-and-set in the bucket. If this gateway is
-killed, another goes on after some seconds behind the newest delivered event. So an event arrives at least once.
+killed, another continues after some seconds, behind the newest delivered event. So an event arrives at least once.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ __all__ = ["PushSender"]
 _log = get_logger(__name__)
 
 _MAX_DELIVERIES = 200  # receivers that one gateway follows at a time
-_OWNERSHIP_S = 40.0  # seconds after which another gateway goes on; renewed when nothing happens for 15 s
-_LOOK_S = 5.0  # seconds between looks for receivers that no gateway owns
+_OWNERSHIP_S = 40.0  # seconds for which a gateway owns a delivery; renewed when nothing happens for 15 s
+_LOOK_S = 5.0  # seconds between searches for receivers that no gateway owns
 _KEPT_S = 7 * 86_400.0  # seconds for which a receiver is kept after its task has ended
 _GONE = 410
 _ERROR_CHARS = 300
@@ -76,7 +76,7 @@ class PushSender:
             await asyncio.gather(*self._running.values(), return_exceptions=True)
 
     async def _look(self) -> None:
-        """Begin the deliveries that no gateway makes, and remove receivers of tasks that ended long ago."""
+        """Begin the deliveries that no gateway owns, and remove receivers of tasks that ended long ago."""
         self._running = {key: task for key, task in self._running.items() if not task.done()}
         for key, stored in list(self._store.known.items()):
             receiver, at = stored.receiver, now()
@@ -101,7 +101,7 @@ class PushSender:
             _log.error("push_crashed", task=stored.receiver.task, exc_info=error)
 
     async def _deliver(self, stored: StoredReceiver) -> None:
-        """Send the events of a task from the newest delivered one to the end of the task, or to a failure."""
+        """Send the events of a task after the newest delivered event, up to the end of the task or a failure."""
         stored = await self._own(stored)
         receiver = stored.receiver
         reader = TaskReader(self._context, Caller(receiver.caller), receiver.team, receiver.origin)
@@ -138,7 +138,7 @@ class PushSender:
             await self._change(stored, owner="", owned_until=None)
 
     async def _send(self, receiver: PushReceiver, event: TaskEvent) -> tuple[str, float, bool] | None:
-        """Send one event. Return None, or the error, the requested pause, and True for a receiver that was removed."""
+        """Send one event. Return None after a success; else the error, the requested pause, and True after a 410."""
         body = to_json(MessageToDict(to_stream_response(event)))
         position = str(metadata_of(event, "position") or "")
         part = event.artifact.artifact_id if isinstance(event, TaskArtifactUpdateEvent) else "status"

@@ -23,8 +23,8 @@ PUSH_GROUP = "push"
 _log = get_logger(__name__)
 
 _CONFLICT_PAUSE_S = 0.05
-_MAX_REVISIONS = 50_000  # keys, with deleted ones, whose revision is kept
-_MAX_WRITES = 20  # tries of a change that meets changes of other gateways
+_MAX_REVISIONS = 50_000  # keys whose revision is kept, deleted keys included
+_MAX_WRITES = 20  # tries of a change that conflicts with changes of other gateways
 
 
 class PushReceiver(BaseModel):

@@ -68,7 +68,7 @@ class TaskReader:
                 workflow = None
             if workflow is not None and workflow.team == self._team:
                 return workflow
-        raise TaskNotFoundError(f"there is no task {id[:100]!r} of yours; ListTasks names the tasks there are")
+        raise TaskNotFoundError(f"there is no task {id[:100]!r} of yours; ListTasks lists your tasks")
 
     def empty(self, workflow: Workflow) -> TaskFold:
         """Return the task of a workflow without any entry of its log.
@@ -161,7 +161,7 @@ class TaskReader:
         return task
 
     async def _fill(self, artifacts: Any, files: Any) -> None:
-        """Put the content of small files in the place of their addresses."""
+        """Replace the addresses of small files by their content."""
         room = _MAX_ALL_INLINE_BYTES
         for artifact in artifacts:
             number = file_number(artifact)
@@ -209,7 +209,7 @@ def queued_task(queued: QueuedRequest) -> Task:
 
 
 def _place(event: TaskEvent, text: AnswerText) -> None:
-    """Leave out the text that the client has from the stored answer, and add the place of the text to the position."""
+    """Remove the text that the client has from the stored answer, and add the place of the text to the position."""
     if isinstance(event, TaskArtifactUpdateEvent) and event.last_chunk and not file_number(event.artifact):
         (part,) = event.artifact.parts
         if part.HasField("text"):

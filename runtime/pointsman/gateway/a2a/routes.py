@@ -74,7 +74,7 @@ def make_a2a_app(context: Context, push: PushStore, *, open: bool) -> ASGIApp:
     Raises:
         ConfigurationError: The file of the key for signatures has no such key.
     """
-    logging.getLogger("a2a").setLevel(logging.CRITICAL)  # a traceback for each request that is not valid
+    logging.getLogger("a2a").setLevel(logging.CRITICAL)  # the SDK logs a traceback for each request that is not valid
     path = context.settings.gateway_a2a_signing_key
     signer = None if path is None else CardSigner(path)
     cards = CardMaker(context, signer, open=open)
@@ -106,12 +106,12 @@ def _origin(context: Context, request: Request) -> str:
 
 
 def _version_of(request: Request) -> str:
-    """Return the version of A2A that a client asks for; empty for a client of the version 0.3 that names none."""
+    """Return the version of A2A that a client asks for; empty if the client names no version, as in 0.3."""
     return request.headers.get("a2a-version") or request.query_params.get("A2A-Version", "")
 
 
 def _guarded(context: Context, route: Route, *, rpc: bool) -> Route:
-    """Return a route of the SDK that serves teams of the caller, and answers problems of the gateway as such."""
+    """Return a route of the SDK that serves only teams of the caller, and raises the problems of the gateway."""
     endpoint: Endpoint = route.endpoint
 
     async def serve(request: Request) -> Response:
@@ -191,7 +191,7 @@ def _card_endpoint(context: Context, cards: CardMaker, changes: _CardChanges, *,
         old = not new and not _version_of(request).startswith("1.")
         # The fields of both versions are in one object: clients ignore the fields that they do not know.
         shown = agent_card_to_dict(card) if old else MessageToDict(card)
-        # Two signatures of one card differ, so the tag is about the rest of the card.
+        # Two signatures of one card differ, so the tag covers the card without its signatures.
         rest = {name: value for name, value in shown.items() if name != "signatures"}
         tag = f'W/"{stable_digest(to_json(rest))}"'
         changed = changes.since(f"{call.url} {old}", tag)

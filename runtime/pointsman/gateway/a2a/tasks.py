@@ -133,7 +133,7 @@ def file_number(artifact: Artifact) -> int:
 
 
 class TaskFold:
-    """The task of one workflow, as its entries have made it so far.
+    """The task of one workflow after the entries so far.
 
     Args:
         workflow: The workflow.
@@ -207,7 +207,7 @@ class TaskFold:
 
         Args:
             text: The piece.
-            append: True if the piece follows the pieces before, False if it is in the place of them.
+            append: True if the piece continues the earlier pieces, False if it replaces them.
 
         Returns:
             The event, with the present position.
@@ -252,7 +252,7 @@ class TaskFold:
         given = origin.get("message") if isinstance(origin, dict) else None
         parts = parts_of(entry.input)
         parts += [self._file_part(file) for file in entry.files]
-        del self.task.history[:]  # of the request that waited for admission
+        del self.task.history[:]  # the history of the request that waited for admission
         self._say(Role.ROLE_USER, str(given or f"{entry.workflow_id}-request"), parts)
 
     def _answered(self, entry: QuestionAnswered, position: str) -> None:

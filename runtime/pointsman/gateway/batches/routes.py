@@ -167,7 +167,7 @@ async def resume_batch(batch_id: BatchPath, body: Body, caller: CallerArg, batch
 
 @router.post("/{batch_id}/cancel", status_code=202, summary="Cancel a batch", responses=problems(404, 409))
 async def cancel_batch(batch_id: BatchPath, body: CancelRequest, caller: CallerArg, batches: BatchesArg) -> BatchView:
-    """Send no more rows, and cancel the workflows of those that run."""
+    """Send no more rows, and cancel the running workflows."""
     return await _change(batches, caller, batch_id, "cancel")
 
 

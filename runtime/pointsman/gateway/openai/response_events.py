@@ -119,7 +119,7 @@ class ResponseEvents:
             The events, with their sequence numbers.
         """
         if self._ended:
-            return []  # a resumed workflow has ended once for this response
+            return []  # the response has ended; a resume of the workflow adds no events
         if isinstance(entry, WorkflowStarted):
             self._created_at = entry.at.timestamp()
             previous = entry.metadata.get(PREVIOUS_METADATA)

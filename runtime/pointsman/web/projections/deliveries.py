@@ -32,7 +32,7 @@ class DeliveryIndex(Projection):
     def page(
         self, text: str, *, endpoint: str, status: str, offset: int, limit: int
     ) -> tuple[Sequence[Mapping[str, object]], int]:
-        """Return `limit` deliveries, the newest change first, without `offset`, and the number of those that fit.
+        """Return one page of the matching deliveries, the newest change first, and the number of all of them.
 
         Args:
             text: The case-folded text that a delivery has in its event, workflow, type or error.

@@ -55,7 +55,7 @@ export function batchesPage(main) {
       elements.get(one.id).update(one);
       return elements.get(one.id);
     }));
-    nothing.replaceChildren(...(batches.length ? [] : [empty("No batches.", "Batches of the command pointsman batch are not listed. Their workflows are.")]));
+    nothing.replaceChildren(...(batches.length ? [] : [empty("No batches.", "Batches of the command pointsman batch are not listed. Only their workflows are listed.")]));
   }
 
   follow("/api/live/batches", { batches: draw });

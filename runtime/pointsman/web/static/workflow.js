@@ -38,7 +38,7 @@ export function workflowPage(main, id, go) {
   const lettersOf = h("div", { hidden: true }, h("dt", { text: "Not processed" }), h("dd", {}, lettersLink));
   const stopIt = h("button", { type: "button", class: "danger", "data-needs": "operate", text: "Cancel", hidden: true, onclick: once(cancel) });
   const resumeIt = h("button", { type: "button", "data-needs": "operate", text: "Resume", hidden: true, onclick: once(resume),
-    title: "Do the failed tasks again; what succeeded stays" });
+    title: "Do the failed tasks again; existing results stay" });
   const again = h("button", { type: "button", "data-needs": "operate", text: "Ask again", hidden: true, onclick: () => askFor(go, { team: view.team, input: view.input }) });
   const take = h("a", { class: "button", href: `/api/workflows/${id}/export`, download: `${id}.json`, text: "Export", hidden: true,
     title: "The whole workflow in a file, for pointsman import and pointsman replay" });
