@@ -33,7 +33,7 @@ from pointsman_schemas.subjects import Subjects
 
 ROOT = Path(__file__).parents[2]
 _MAX_GROWTH_KIB_PER_ROW = 1.6
-"""Bound of the memory that many rows may need more than 200 rows: a row and its result are larger together."""
+"""Bound of the memory for each further row of a batch. A row and its result together are larger."""
 
 
 class FakeTeam:

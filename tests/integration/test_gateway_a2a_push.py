@@ -163,7 +163,7 @@ async def test_a_failed_notification_is_sent_again_in_its_order(running: Running
 
 
 async def test_a_file_and_the_line_about_its_task_are_sent_again_together(address: str) -> None:
-    """The file is delivered. The line fails, which belongs to the same entry of the log."""
+    """The file is delivered. The line of the same log entry fails."""
 
     def failed() -> int:
         """Return the place of the line, behind the first file; 0 before the file is delivered."""

@@ -52,7 +52,7 @@ def log_events(events: Sequence[pb.StreamResponse]) -> list[tuple[str, str]]:
 
 
 def text_of(events: Sequence[pb.StreamResponse], before: str = "") -> str:
-    """Return the answer as a client has it that has received the text `before`, and then the events."""
+    """Return the answer of a client that received the text `before`, and then the events."""
     text = before
     for event in events:
         if event.HasField("artifact_update"):

@@ -75,7 +75,7 @@ async def test_publisher_of_a_suppressed_request_sees_it_and_publishes_again(
 
 
 async def test_broker_accepts_no_shorter_window_of_duplicates(settings: Settings, namespace: str) -> None:
-    """If this fails, the broker can do more than docs/security.md says: shorten the window of requests."""
+    """If this test fails, the broker can do more than docs/security.md states: shorten the window of requests."""
     async with await nats.connect(settings.url) as connection:
         stream = connection.jetstream()
         with pytest.raises(APIError, match="duplicates window needs to be >= 100ms"):

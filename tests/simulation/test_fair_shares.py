@@ -92,7 +92,7 @@ def test_team_gets_its_share_of_an_agent_with_queues_of_teams() -> None:
 
 
 def test_worker_and_doctor_name_the_teams_that_wait_in_one_queue() -> None:
-    """30 handoffs are before each of the small team, and 4 of them run at a time."""
+    """Each handoff of the small team waits for 30 handoffs, of which 4 run at a time."""
     measured = measure(1, own_queues=False)
 
     assert measured.ratio > 5

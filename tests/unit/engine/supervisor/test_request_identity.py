@@ -166,7 +166,7 @@ async def test_equal_ids_of_two_clients_are_two_messages() -> None:
 
 
 async def forget(client: Client, workflow: Workflow, *streams: StreamKind) -> None:
-    """Have the streams lose all that is of the workflow: by age, or by a purge."""
+    """Delete all messages of the workflow from the streams, as by age or by a purge."""
     for stream in streams:
         for subject in await client.bus.subjects(stream, ">"):
             if workflow.id in subject:
