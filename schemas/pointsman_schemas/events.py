@@ -556,7 +556,7 @@ class Question(Event):
     id: Token = Field(description="The id of the question.")
     workflow_id: WorkflowId = Field(description="The workflow that waits.")
     team: TeamName = Field(description="The team of the workflow.")
-    caller: str = Field(default="", description="The caller of the request; the other team for its task.")
+    caller: str = Field(default="", description="The caller of the request; `team:` and the other team for its task.")
     parent: WorkflowId | None = Field(
         default=None, exclude_if=not_, description="For a task of another team: the workflow of that team."
     )
@@ -698,7 +698,7 @@ class Outcome(Event):
 
     workflow_id: WorkflowId = Field(description="The workflow.")
     team: TeamName = Field(description="The team of the workflow.")
-    caller: str = Field(default="", description="The caller of the request; the other team for its task.")
+    caller: str = Field(default="", description="The caller of the request; `team:` and the other team for its task.")
     parent: WorkflowId | None = Field(
         default=None, exclude_if=not_, description="For a task of another team: the workflow of that team."
     )

@@ -42,6 +42,7 @@ __all__ = [
     "span_id_for",
     "stable_digest",
     "task_key",
+    "team_caller",
     "token",
     "workflow_id_for",
 ]
@@ -222,6 +223,18 @@ def task_key(secret: str, workflow: str, task: str) -> str:
         The workflow, the task, and 24 hexadecimal digits.
     """
     return f"{workflow}.{task}.{derive_id('key', secret, task)}"
+
+
+def team_caller(team: str) -> str:
+    """Return the caller of the workflows in which other teams work on a team's tasks.
+
+    Args:
+        team: The team that sent the handoff.
+
+    Returns:
+        Text that no user of the broker has as its name, so that a user named like the team sees none of the workflows.
+    """
+    return f"team:{team}"
 
 
 def child_id_for(team: str, workflow: str, task: str, attempt: int) -> WorkflowId:

@@ -131,7 +131,7 @@ class WorkflowStarted(Part):
     )
     correlation_id: str = Field(description="The correlation id of the request.")
     caller: str = Field(
-        description="The caller, from the subject of the request; the team of the parent workflow for a handoff.",
+        description="The caller, from the subject of the request; `team:` and the team of the parent for a handoff.",
     )
     secret: str = Field(description="The secret from which the tokens of the workflow's attempts are computed.")
     input: str | dict[str, JsonValue] = Field(description="The input of the request.")

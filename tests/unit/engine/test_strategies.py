@@ -82,6 +82,7 @@ async def test_nested_teams_share_one_trace() -> None:
     assert isinstance(outcome.answer, dict)
     assert outcome.answer["refunds"] == below.answer
     assert (below.trace_id, below.correlation_id) == (outcome.trace_id, "order-7")
+    assert below.caller == "team:desk"  # a user of the broker named `desk` is another caller
     names = [node.name for node in walk(tree)]
     assert (
         names.index("invoke_agent refunds") < names.index("invoke_workflow refunds") < names.index("invoke_agent two")

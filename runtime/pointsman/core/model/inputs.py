@@ -41,7 +41,7 @@ class Admission:
         trace: The trace context.
         parent: The task of a different team, if the handoff of that task starts the workflow.
         depth: Number of teams above the workflow.
-        caller: The caller, from the subject of the request; the team of the parent for a handoff.
+        caller: The caller, from the subject of the request; `team:` and the team of the parent for a handoff.
         secret: The secret of the tokens of the workflow's attempts, drawn by chance. The log keeps the first one.
         digest: Digest of the request. A different request with the same id has a different digest. Empty for a handoff.
         thread: The turn of a thread, if the request names a thread and the thread has admitted the turn.

@@ -36,6 +36,7 @@ from pointsman_schemas.ids import (
     caller_id,
     child_id_for,
     stable_digest,
+    team_caller,
     token,
     workflow_id_for,
 )
@@ -115,7 +116,7 @@ def read_child_request(
         correlation_id=envelope.correlation_id or envelope.id,
         team=team,
         trace=_trace_origin(envelope, {}),
-        caller=handoff.from_agent,
+        caller=team_caller(handoff.from_agent),
         secret=new_id(16),
         parent=Parent(
             team=handoff.from_agent,
