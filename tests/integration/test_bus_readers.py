@@ -85,8 +85,7 @@ async def _never(stream: str) -> bool:
     return False
 
 
-@pytest.mark.parametrize("leader_reads", [True, False])
-@pytest.mark.parametrize("number", [3, 5, 10])
+@pytest.mark.parametrize(("number", "leader_reads"), [(3, True), (5, False), (10, True)])
 async def test_a_follower_reads_a_stream_that_was_created_again(
     number: int, leader_reads: bool, bus: JetStreamBus, settings: Settings, namespace: str
 ) -> None:

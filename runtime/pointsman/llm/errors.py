@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 from pointsman.errors import ModelError
 from pointsman.llm.dialects import DAILY_QUOTA_WORDS, FAULT_WORDS, STATUS_BY_CODE, Fault, normalized_code
+from pointsman.util.exceptions import causes
 from pointsman.util.scrubber import HIDDEN_TEXT, scrub
 from pointsman_schemas.events import MAX_RETRY_AFTER_S, ErrorKind, Usage
 
@@ -148,15 +149,15 @@ def error_from_connection(provider: str, error: BaseException, base_url: str | N
 
     Unless there was no connection, the provider may have worked on the call, so the call counts.
     """
-    causes = list(_causes(error))
+    seen = list(causes(error))
     at = f" at {_without_password(base_url)}" if base_url else ""
-    if (found := next((each for each in causes if type(each).__name__ in _UNSENDABLE), None)) is not None:
+    if (found := next((each for each in seen if type(each).__name__ in _UNSENDABLE), None)) is not None:
         shown = "" if isinstance(found, UnicodeError) else f": {found}"
         message = f"the request to {provider}{at} cannot be written: {type(found).__name__}{shown}"
         return ModelError(f"{message}; check the base URL and the API key", retryable=False)
-    if (found := next((each for each in causes if type(each).__name__ in _UNSENT), None)) is not None:
+    if (found := next((each for each in seen if type(each).__name__ in _UNSENT), None)) is not None:
         why = str(found) or type(found).__name__
-        if any(_UNTRUSTED.search(str(each)) for each in causes):
+        if any(_UNTRUSTED.search(str(each)) for each in seen):
             message = f"{provider}{at} has a certificate that is not trusted here: {why}; set SSL_CERT_FILE to its CA"
             return ModelError(message, retryable=False)
         message = f"{provider} cannot be reached{at}: {why}; check the base URL, and that its server runs"
@@ -444,16 +445,6 @@ def _as_json(value: object) -> str:
 
 def _mappings(value: object) -> list[Mapping[object, object]]:
     return [each for each in value if isinstance(each, Mapping)] if isinstance(value, list) else []
-
-
-def _causes(error: BaseException) -> Iterator[BaseException]:
-    """Yield an exception and its causes, the outermost first."""
-    seen: BaseException | None = error
-    for _ in range(10):
-        if seen is None:
-            return
-        yield seen
-        seen = seen.__cause__ or seen.__context__
 
 
 def _without_password(url: str) -> str:

@@ -10,6 +10,7 @@ import traceback
 from typing import Final
 
 from pointsman.errors import ContractError, ModelError, PointsmanError, TaskError
+from pointsman.util.exceptions import causes
 from pointsman.util.scrubber import scrub, scrub_traceback
 
 __all__ = ["configure", "content_text", "message_of", "stack_of", "without_texts_of"]
@@ -77,15 +78,11 @@ def without_texts_of(error: BaseException, text: str) -> str:
     """
     if _visible:
         return text
-    current: BaseException | None = error
-    for _ in range(10):
-        if current is None:
-            break
-        if not _is_free_of_content(current):
-            for part in (repr(current), _text(current)):
+    for each in causes(error):
+        if not _is_free_of_content(each):
+            for part in (repr(each), _text(each)):
                 if len(part) >= _MIN_REPLACED_CHARS:
-                    text = text.replace(part, type(current).__name__)
-        current = current.__cause__ or current.__context__
+                    text = text.replace(part, type(each).__name__)
     return text
 
 

@@ -1,5 +1,5 @@
 """Helpers without knowledge of Pointsman.
 
-Read in any order: environment, files, nkeys, scrubber, network, lazy_import, schema_validation, threads,
+Read in any order: environment, exceptions, files, nkeys, scrubber, network, lazy_import, schema_validation, threads,
 process_groups, child_processes, oidc, signal
 """

@@ -10,6 +10,7 @@ import ssl
 
 from pointsman.errors import ConfigurationError
 from pointsman.settings import Settings
+from pointsman.util.exceptions import causes
 from pointsman.util.files import expand, read_file
 
 __all__ = ["demands_tls", "tls_context", "tls_fault"]
@@ -104,18 +105,16 @@ def _load_certificate(context: ssl.SSLContext, certificate: str, key: str | None
 
 def tls_fault(error: BaseException) -> str | None:
     """Return the TLS fault and its remedy, or None if `error` is not a TLS fault, or if waiting may cure it."""
-    seen: BaseException | None = error
-    while seen is not None:
+    for seen in causes(error):
         if type(seen).__module__ != "ssl":  # aiohttp's own errors have ssl's types, but lack their attributes
-            pass
-        elif isinstance(seen, ssl.SSLCertVerificationError):
+            continue
+        if isinstance(seen, ssl.SSLCertVerificationError):
             hint = _VERIFY_HINTS.get(seen.verify_code, "look at the broker's certificate")
             return f"{seen.verify_message or seen}; {hint}"
-        elif isinstance(seen, ssl.SSLError) and not isinstance(seen, _ENDED):
+        if isinstance(seen, ssl.SSLError) and not isinstance(seen, _ENDED):
             reason = (seen.reason or str(seen)).upper()
             hint = next((told for part, told in _HINTS.items() if part in reason), "look at the broker's log")
             return f"{reason.lower().replace('_', ' ')}; {hint}"
-        seen = seen.__cause__ or seen.__context__
     return None
 
 

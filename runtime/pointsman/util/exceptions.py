@@ -1,0 +1,29 @@
+"""Walk through an exception and its causes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+__all__ = ["causes"]
+
+_MAX_CAUSES = 10
+
+
+def causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield an exception and its causes, the outermost first.
+
+    An exception can be its own cause through others: code that catches an error of a task and raises an earlier error
+    makes such a ring.
+
+    Args:
+        error: The exception.
+
+    Yields:
+        Each exception once, 10 at most.
+    """
+    met: set[int] = set()
+    current: BaseException | None = error
+    while current is not None and id(current) not in met and len(met) < _MAX_CAUSES:
+        met.add(id(current))
+        yield current
+        current = current.__cause__ or current.__context__
