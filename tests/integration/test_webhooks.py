@@ -28,7 +28,7 @@ from pointsman_schemas.subjects import Subjects
 
 pytestmark = pytest.mark.timeout(60)
 
-WAIT_S = 20.0
+WAIT_S = 50.0  # seconds; longer than the acknowledgement deadline, after which a lost delivery comes again
 
 
 @pytest.fixture
