@@ -26,7 +26,7 @@ from pointsman_schemas.events import AttemptError, DeadLetter, Event, Outcome, Q
 from pointsman_schemas.strict_json import dump
 from pointsman_schemas.subjects import Subjects
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(180)
 
 WAIT_S = 50.0  # seconds; longer than the acknowledgement deadline, after which a lost delivery comes again
 
