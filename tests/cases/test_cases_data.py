@@ -106,7 +106,7 @@ async def test_workflow_ends_whatever_times_a_result_carries(settings: Settings)
         @agent(name="absent", description="Is here in name only")
         async def absent() -> None: ...
 
-        await bus.registry.announce(absent.card.model_copy(update={"instance": "nobody"}))
+        await bus.registry.announce(absent.card.model_copy(update={"instance": "absent"}))
 
         async def ask(name: str) -> tuple[Outcome, str]:
             began, ended, _ = TIMES[name]

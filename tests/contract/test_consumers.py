@@ -126,7 +126,7 @@ async def test_depth_shows_the_delivered_messages_and_the_waiting_processes(plac
 
 
 async def test_depth_of_a_consumer_that_does_not_exist_is_none(bus: Bus) -> None:
-    assert await bus.depth("nobody", "work") is None
+    assert await bus.depth("absent", "work") is None
 
 
 async def test_an_unsettled_message_comes_again_and_says_so(place: BrokerNamespace, bus: Bus) -> None:

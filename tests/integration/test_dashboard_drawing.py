@@ -117,8 +117,8 @@ async def test_plan_of_500_tasks_is_drawn_whole_in_a_stable_order(browser: Brows
         lines = await page.locator(".event").count()
 
     assert first == then == ["plan-1", *names]
-    assert touched == ["t499"], "one of 500 tasks began, and the others are not drawn anew"
-    assert kept, "the graph was not built anew"
+    assert touched == ["t499"], "one of 500 tasks began, and the others are not drawn again"
+    assert kept, "the graph was not built again"
     assert (lanes, lines) == (501, 1005)
 
 

@@ -188,7 +188,7 @@ async def test_task_that_kills_its_workers_fails_at_the_cap(broker: EmbeddedBrok
 
 
 async def test_planner_that_names_an_unknown_agent_is_asked_twice(system: System) -> None:
-    plan: dict[str, JsonValue] = {"tasks": [{"id": "t1", "agent": "nobody", "intent": "do what nobody can"}]}
+    plan: dict[str, JsonValue] = {"tasks": [{"id": "t1", "agent": "absent", "intent": "do work without an agent"}]}
     workflow = await system.client.submit("crew", plan)
     outcome = await workflow.outcome(20)
     rejected = [entry for entry in await system.client.entries(workflow.id) if isinstance(entry, PlanRejected)]
@@ -196,9 +196,9 @@ async def test_planner_that_names_an_unknown_agent_is_asked_twice(system: System
 
     assert outcome.status == "failed"
     assert "no valid plan after 2 tries" in outcome.reason
-    assert "nobody" in outcome.reason
+    assert "absent" in outcome.reason
     assert len(rejected) == 2
-    assert "nobody" in rejected[-1].raw
+    assert "absent" in rejected[-1].raw
     assert (letter.origin, letter.cause.kind) == ("planner", "invalid_plan")
     assert await endings(system, workflow.id) == 1
 

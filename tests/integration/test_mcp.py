@@ -78,7 +78,7 @@ def pids(folder: Path) -> list[int]:
 
 async def ended(pid: int) -> None:
     async def gone() -> bool:
-        return not Path(f"/proc/{pid}").exists()  # noqa: ASYNC240  # /proc blocks nobody
+        return not Path(f"/proc/{pid}").exists()  # noqa: ASYNC240  # /proc does not block
 
     await wait_for(gone, "the end of the server")
 

@@ -43,7 +43,7 @@ def _repeated(values: Any) -> list[Any]:
 
 
 FAILING = {
-    "tasks": [{"id": "x", "agent": "nobody", "intent": "cannot be planned"}],
+    "tasks": [{"id": "x", "agent": "absent", "intent": "cannot be planned"}],
     "repaired": {
         "tasks": [
             {"id": "t1", "agent": "worker", "intent": "succeed", "input": {"say": "one"}},

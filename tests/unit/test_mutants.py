@@ -59,7 +59,7 @@ def test_a_change_that_breaks_nothing_survives_and_one_that_breaks_more_than_a_t
 
     survived = planted(Mutant("nothing", file, text, f"{text}  # the same", (test,)), tree, 2)
     broke = planted(Mutant("all", file, text, "seconds: float | None = None None", (test,)), tree, 3)
-    unknown = planted(Mutant("elsewhere", file, "what nobody wrote", "", (test,)), tree, 4)
+    unknown = planted(Mutant("elsewhere", file, "text that is not there", "", (test,)), tree, 4)
 
     assert survived == f"survives {test}"
     assert broke.startswith("pytest ended with ")

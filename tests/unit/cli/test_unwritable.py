@@ -35,7 +35,7 @@ FAILS = """
 from pointsman import errors
 from pointsman.cli import app
 def fail(_):
-    print("read by nobody")
+    print("lost output")
     raise {}
 app.app = fail
 app.main()

@@ -115,10 +115,10 @@ async def test_recreated_log_is_read_from_its_start() -> None:
     index = WorkflowIndex(bus, Client(bus).subjects)
     folding = asyncio.create_task(index.run())
 
-    async def anew() -> bool:
+    async def read_again() -> bool:
         return index.epoch == 1 and index.sequence == 1
 
-    await until(anew)
+    await until(read_again)
     folding.cancel()
 
     assert [row.id for row in index.page(Search()).rows] == ["wf_9"]

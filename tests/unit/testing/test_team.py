@@ -90,7 +90,7 @@ def test_kit_table_lists_every_name() -> None:
 
 
 async def test_agent_with_a_test_model_is_otherwise_unchanged() -> None:
-    wrong = text_reply({"tasks": [{"id": "t1", "agent": "nobody", "intent": "?"}]})
+    wrong = text_reply({"tasks": [{"id": "t1", "agent": "absent", "intent": "?"}]})
     thinks, sells = ScriptedModel(wrong, text_reply({"cannot": "We sell tea alone."})), ScriptedModel()
     assert planner.model.provider == "offline"
 
@@ -102,7 +102,7 @@ async def test_agent_with_a_test_model_is_otherwise_unchanged() -> None:
     first, second = thinks.requests
     assert first.instructions.startswith("You plan for a team of agents.")
     assert '"description": "Sells tea"' in first.turns[0].text
-    assert "nobody" in second.turns[0].text  # the errors of its plan are in the next request
+    assert "absent" in second.turns[0].text  # the errors of its plan are in the next request
     assert (thinks.closed, planner.model.provider) == (True, "offline")
     with pytest.raises(ConfigurationError, match="agent planner has model=42"):
         planner.with_model(42)  # type: ignore[arg-type]

@@ -37,10 +37,10 @@ async def test_replay_into_an_ended_workflow_is_refused_with_an_alternative() ->
     await bus.registry.announce(echo(TEAM).card.model_copy(update={"instance": "i1"}))  # the letter's origin
     async with watching(bus) as dashboard:
         refused = await request(dashboard.app, "POST", "/api/dead-letters/d1/replay", {})
-        anew = await request(dashboard.app, "POST", "/api/dead-letters/d1/replay", {"as_new": True})
+        as_new = await request(dashboard.app, "POST", "/api/dead-letters/d1/replay", {"as_new": True})
 
     assert (refused.status, refused.json["kind"]) == (409, "not_replayable")
-    assert (anew.status, anew.json["action"]) == (200, "request")
+    assert (as_new.status, as_new.json["action"]) == (200, "request")
     assert await bus.last("requests", f"pointsman.request.{TEAM}.*") is not None
 
 

@@ -23,7 +23,7 @@ from pointsman_schemas.log import TimerArmed
         ("?text=Fitter", [WORKFLOW]),
         ("?minutes=5", []),
         ("?offset=2", [WORKFLOW]),
-        ("?team=nobody", []),
+        ("?team=absent", []),
     ],
 )
 async def test_filters_are_applied_where_the_rows_are(query: str, found: list[str]) -> None:
@@ -105,15 +105,15 @@ async def test_cancelled_queued_request_is_shown_so_at_once() -> None:
 
 async def test_row_names_the_agents_a_workflow_waits_for() -> None:
     bus = MemoryBus()
-    nobody = TimerArmed(at=at(0), name="wake-1", due=at(1), reason="no agent is alive that could take the request")
-    await store(bus, started(), nobody)
+    waiting = TimerArmed(at=at(0), name="wake-1", due=at(1), reason="no agent is alive that could take the request")
+    await store(bus, started(), waiting)
     async with watching(bus) as dashboard, event_stream(dashboard.app, "/api/live/workflows") as page:
         while not (rows := (await page.next()).data.get("rows")):
             pass
         await store(bus, TimerArmed(at=at(1), name="wake-2", due=at(9)), number=2)
         (begun,) = (await page.until("rows")).data["rows"]
 
-    assert (rows[0]["status"], rows[0]["reason"], begun["reason"]) == ("running", nobody.reason, "")
+    assert (rows[0]["status"], rows[0]["reason"], begun["reason"]) == ("running", waiting.reason, "")
 
 
 async def test_the_list_says_how_long_workflows_take_and_when_they_began() -> None:

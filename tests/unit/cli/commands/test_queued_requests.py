@@ -136,7 +136,7 @@ async def test_admitted_request_is_no_longer_queued() -> None:
     async with factory.team(Team(name="crew", limits=Limits(deadline=30)), crew, settled=True) as client:
         done = await client.submit("crew", "help")
         await done.outcome(timeout=20)
-        waiting = await client.submit("nobody", "help")
+        waiting = await client.submit("absent", "help")
 
         assert [each.id for each in await client.queued_requests()] == [waiting.id]
         assert [(each.id, each.status) for each in await client.list()] == [

@@ -27,7 +27,7 @@ async def test_endpoints_without_a_service_are_found_and_late_and_disabled_ones(
     of_caller = (await store.create("https://a.b/", caller="ada", events=["workflow.ended"])).endpoint.id
     await bus.publish(subjects.delivery(made, "wf_1", "evt_1"), b"{}", {})
 
-    (nobody,) = await check_webhooks(client)
+    (without_service,) = await check_webhooks(client)
     await (await consumer.take(1))[0].ack()
     taking = asyncio.create_task(consumer.take(1))
     await asyncio.sleep(0)
@@ -38,9 +38,9 @@ async def test_endpoints_without_a_service_are_found_and_late_and_disabled_ones(
     taking.cancel()
 
     assert none.ok
-    assert not nobody.ok
-    assert "1 delivery waits, and no webhook service runs" in nobody.finding
-    assert "pointsman webhooks run" in nobody.advice
+    assert not without_service.ok
+    assert "1 delivery waits, and no webhook service runs" in without_service.finding
+    assert "pointsman webhooks run" in without_service.advice
     assert fine.ok
     assert not disabled.ok
     assert made in disabled.finding

@@ -61,7 +61,7 @@ def test_one_probe_is_allowed_until_it_is_released() -> None:
     assert start_probe(first, "worker", at(11), "wf/t2/1", at(60)) is None
     assert start_probe(first, "worker", at(60), "wf/t2/1", at(90)) is not None
     free = release_probe(first, "worker", at(12))
-    assert free.agents["worker"].probe == "", "nobody is on the way to it, which the gauge shows"
+    assert free.agents["worker"].probe == "", "no probe is on its way, as the gauge shows"
     assert start_probe(free, "worker", at(12), "wf/t2/1", at(60)) is not None
 
 

@@ -75,7 +75,7 @@ async def test_redelivered_handoff_in_progress_runs_once() -> None:
     async def busy() -> int:
         nonlocal runs
         runs += 1
-        time.sleep(2 * FAST.ack_wait)  # noqa: ASYNC251  # nobody here can tell the broker that it is worked on
+        time.sleep(2 * FAST.ack_wait)  # noqa: ASYNC251  # a blocked loop cannot extend the deadline at the broker
         async with asyncio.timeout(5):
             await came_again.wait()
         return runs

@@ -142,7 +142,7 @@ async def test_redelivered_attempt_says_so_and_links_to_its_sender() -> None:
             await until(lambda: desk.settled("echo"))
         seen = samples(measured)
 
-    assert "pointsman_queue_duration_seconds_count" not in seen, "how long it waited for the first time, nobody knows"
+    assert "pointsman_queue_duration_seconds_count" not in seen, "the first wait has no measured time"
     (process,) = exporter.get_finished_spans()
     assert [f"{link.context.span_id:016x}" for link in process.links] == [TRACEPARENT.split("-")[2]]
     assert [(event.name, dict(event.attributes or {})) for event in process.events] == [
