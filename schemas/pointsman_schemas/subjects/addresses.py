@@ -27,8 +27,9 @@ WORKFLOW_TOKEN_INDEX = {
 }  # fmt: skip
 """The position of the workflow among the tokens after the kind of a subject."""
 
-_TOKENS_PATTERN = re.compile(r"[A-Za-z0-9_-]{1,64}(?:\.[A-Za-z0-9_-]{1,64})*")  # each is valid for `token`
-_ATTEMPT_PATTERN = re.compile(r"[1-9][0-9]{0,8}")  # no leading zero, so that each attempt has one address
+_TOKEN = r"[A-Za-z0-9_-]{1,64}"  # valid for `token`
+_ATTEMPT = r"[1-9][0-9]{0,8}"  # no leading zero, so that each attempt has one address
+_TOKENS_PATTERN = re.compile(rf"{_TOKEN}(?:\.{_TOKEN})*")
 
 AddressT = TypeVar("AddressT")
 
@@ -131,6 +132,14 @@ _FORMS: dict[type, tuple[str, ...]] = {
 """The kind of a subject and its tokens. The fields of its address have the same order."""
 
 
+def _pattern(kind: str, *names: str) -> re.Pattern[str]:
+    parts = (f"(?P<attempt>{_ATTEMPT})" if name == "ATTEMPT" else f"({_TOKEN})" for name in names)
+    return re.compile(r"\.".join((kind, *parts)))
+
+
+_PATTERNS = {form: _pattern(*tokens) for form, tokens in _FORMS.items()}
+
+
 @dataclass(frozen=True, slots=True)
 class AddressParser(Namespace):
     """The parsers of the subjects of one namespace."""
@@ -173,16 +182,15 @@ class AddressParser(Namespace):
         Raises:
             ContractError: The subject is not of this form, or not of this namespace.
         """
-        expected = _FORMS[form]
-        parts: list[Any] = self._split(subject)
-        if parts[0] != expected[0] or len(parts) != len(expected):
-            raise self._unexpected(subject, ".".join(expected))
-        if "ATTEMPT" in expected:
-            position = expected.index("ATTEMPT")
-            if not _ATTEMPT_PATTERN.fullmatch(parts[position]):
-                raise self._unexpected(subject, ".".join(expected))
-            parts[position] = int(parts[position])
-        return form(*parts[1:])
+        prefix = self.namespace + "."
+        found = _PATTERNS[form].fullmatch(subject, len(prefix)) if subject.startswith(prefix) else None
+        if found is None:
+            self._split(subject)  # an error of this call names the token
+            raise self._unexpected(subject, ".".join(_FORMS[form]))
+        parts: list[Any] = list(found.groups())
+        if attempt := found.re.groupindex.get("attempt"):
+            parts[attempt - 1] = int(parts[attempt - 1])
+        return form(*parts)
 
     def parse_delivery(self, subject: str) -> DeliveryAddress:
         """Parse the subject of a delivery, or of its state.
