@@ -4,5 +4,5 @@ Agents          agent, team_agent, code_digest, llm_agent, definition_checks, ag
                 lifespan, interceptor
 The attempt     context, files, attempt_state, attempt_record, durable_steps, questions, user_messages,
                 ports
-Tools           tools, tool_turns, model_calls, model_files, ask_person, mcp, mcp_tool
+Tools           tools, tool_arguments, tool_turns, model_calls, model_files, ask_person, mcp, mcp_tool
 """

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from pydantic import BaseModel, JsonValue
 
+from pointsman.authoring.tool_arguments import ToolArguments
 from pointsman.authoring.tools import Tool
 from pointsman.errors import ConfigurationError, ContractError, TaskError
 from pointsman.ports.model import ToolSpec
@@ -37,6 +38,25 @@ class McpServer(Protocol):
         ...
 
 
+class _ObjectArguments(ToolArguments):
+    """The arguments of a tool whose server checks them: any object, as the one argument of a function."""
+
+    def parse(self, text: str) -> BaseModel:
+        try:
+            value = parse_json(text.strip().encode("utf-8", "surrogatepass") or b"{}")
+        except ContractError as error:
+            raise self.refusal(str(error)) from None
+        if not isinstance(value, dict):
+            raise self.refusal("they are no object")
+        return self.check(value)
+
+    def check(self, arguments: Mapping[str, object]) -> BaseModel:
+        return super().check({"arguments": as_json_value(dict(arguments))})
+
+    def to_json(self, checked: BaseModel) -> dict[str, JsonValue]:
+        return cast(dict[str, JsonValue], super().to_json(checked)["arguments"])
+
+
 class McpTool(Tool[..., Any]):
     """Tool of an MCP server. The server checks the arguments; this class only checks that they are an object.
 
@@ -51,6 +71,8 @@ class McpTool(Tool[..., Any]):
     Raises:
         ConfigurationError: The input of the tool is no object.
     """
+
+    _arguments_type = _ObjectArguments
 
     def __init__(
         self, source: McpServer, offered: Offered, name: str, timeout: float, idempotent: bool, approval: bool
@@ -71,21 +93,6 @@ class McpTool(Tool[..., Any]):
 
     async def _prepare(self) -> None:
         await self._source.client()
-
-    def _parse(self, text: str) -> BaseModel:
-        try:
-            value = parse_json(text.strip().encode("utf-8", "surrogatepass") or b"{}")
-        except ContractError as error:
-            raise self._bad_arguments(str(error)) from None
-        if not isinstance(value, dict):
-            raise self._bad_arguments("they are no object")
-        return self._check(value)
-
-    def _check(self, arguments: Mapping[str, object]) -> BaseModel:
-        return super()._check({"arguments": as_json_value(dict(arguments))})
-
-    def _as_json(self, checked: BaseModel) -> dict[str, JsonValue]:
-        return cast(dict[str, JsonValue], super()._as_json(checked)["arguments"])
 
 
 def safe_name(name: str, taken: Mapping[str, object]) -> str:

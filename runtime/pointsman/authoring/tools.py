@@ -5,26 +5,25 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
-import re
 import sys
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Generic, ParamSpec, Protocol, TypeVar, cast, overload
+from functools import partial
+from typing import Any, ClassVar, Generic, ParamSpec, Protocol, TypeVar, overload
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, create_model
+from pydantic import BaseModel, JsonValue
 
 from pointsman.authoring.agent import first_paragraph
 from pointsman.authoring.attempt_state import AttemptState
 from pointsman.authoring.context import Context, state_of
 from pointsman.authoring.interceptor import ToolInvocation, intercept_tool
-from pointsman.authoring.json_types import OutputType, definition_problem
+from pointsman.authoring.json_types import OutputType
 from pointsman.authoring.signatures import signature_of
+from pointsman.authoring.tool_arguments import ToolArguments
 from pointsman.errors import (
     AnswerRequiredError,
     ConfigurationError,
-    ContractError,
     ModelError,
     PointsmanError,
     TaskError,
@@ -36,8 +35,7 @@ from pointsman.telemetry import content_capture, get_logger
 from pointsman.util.threads import run_in_thread
 from pointsman_schemas.events import Answer, ErrorKind, QuestionRequest, Step
 from pointsman_schemas.ids import token
-from pointsman_schemas.strict_json import as_json_value, compact_json, describe, parse
-from pointsman_schemas.typed_values import find_unwritable, writer_of
+from pointsman_schemas.strict_json import as_json_value, compact_json
 
 __all__ = ["Tool", "ToolResult", "ToolSource", "tool"]
 
@@ -46,9 +44,6 @@ R = TypeVar("R")
 
 _FIRST_PAUSE_S = 0.2  # before the first retry; doubles with each retry. Short, because a model and a person wait
 _MAX_PAUSE_S = 10.0  # an attempt has a deadline: after a longer pause, a new attempt is better
-
-_FIELD_KEY = re.compile(r"(?:(?<=^)|(?<=; ))p\d+(?=[.:])")  # a field of the model of a tool's arguments, in an error
-_MEMORY_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+>")  # as in <object at 0x7f0a5c3d1e10>
 
 _log = get_logger(__name__)
 
@@ -104,6 +99,8 @@ class Tool(Generic[P, R]):
         ConfigurationError: The definition is not valid. The message contains the necessary change.
     """
 
+    _arguments_type: ClassVar[type[ToolArguments]] = ToolArguments
+
     def __init__(
         self,
         function: Callable[P, R],
@@ -139,26 +136,9 @@ class Tool(Generic[P, R]):
         self._function = function
         self._is_async = signature.is_async
         self._context = signature.context
-        self._names = {f"p{number}": parameter.name for number, parameter in enumerate(signature.parameters)}
         self._output = OutputType(signature.returns, owner)
-        # A parameter may have a name that a field of a pydantic model may not have. So the fields get numbers.
-        fields: dict[str, Any] = {
-            key: (parameter.annotation, Field(... if parameter.required else parameter.default, alias=parameter.name))
-            for key, parameter in zip(self._names, signature.parameters, strict=True)
-        }
-        try:
-            self._arguments: type[BaseModel] = create_model(name, __config__=ConfigDict(extra="forbid"), **fields)
-            parameters: dict[str, JsonValue] = self._arguments.model_json_schema()
-            problem = find_unwritable(self._arguments.__pydantic_core_schema__, output=False)
-        except Exception as error:  # pydantic reports an unusable annotation by errors of many types
-            raise ConfigurationError(
-                f"{owner} takes a type that has no JSON form: {definition_problem(error)}; use "
-                "pydantic models, text, numbers, lists or dicts"
-            ) from None
-        if problem:
-            raise ConfigurationError(f"{owner} takes {problem}")
-        del parameters["title"]  # the title repeats the tool's name, and every word of a schema costs tokens
-        self.spec = ToolSpec(name, description, parameters)
+        self._arguments = self._arguments_type(name, signature.parameters)
+        self.spec = ToolSpec(name, description, self._arguments.schema)
         self.__name__ = name
         self.__doc__ = function.__doc__
         self.__wrapped__ = function
@@ -183,7 +163,8 @@ class Tool(Generic[P, R]):
             CancelledError: The call was cancelled.
         """
         try:
-            value = await self._call_reported(lambda: self._parse(arguments), state_of(context), call_id)
+            read = partial(self._arguments.parse, arguments)
+            value = await self._call_reported(read, state_of(context), call_id)
         except (AnswerRequiredError, ConfigurationError, asyncio.CancelledError):
             raise  # the supervisor and the author need this error, not the model
         except BaseException as error:  # KeyboardInterrupt would leave the task of the call, and end the loop
@@ -203,7 +184,9 @@ class Tool(Generic[P, R]):
         Returns:
             The value of the tool as strict JSON.
         """
-        return await self._call_reported(lambda: self._check(arguments), state_of(context), "", from_code=True)
+        return await self._call_reported(
+            lambda: self._arguments.check(arguments), state_of(context), "", from_code=True
+        )
 
     def approval_verdict(
         self, arguments: str, context: Context, ahead: Sequence[tuple[str, Mapping[str, JsonValue]]] = ()
@@ -220,7 +203,7 @@ class Tool(Generic[P, R]):
         """
         if self.approval:
             with suppress(Exception):  # the call itself reports bad arguments to the model
-                return self._find_verdict(self._parse(arguments), state_of(context), ahead)
+                return self._find_verdict(self._arguments.parse(arguments), state_of(context), ahead)
         return None
 
     def count_skipped(self, arguments: str, context: Context) -> None:
@@ -231,7 +214,7 @@ class Tool(Generic[P, R]):
             context: Context of the attempt.
         """
         with suppress(Exception):  # the call itself has reported such an error
-            asked = self._parse(arguments)
+            asked = self._arguments.parse(arguments)
             self._approved_arguments(asked, state_of(context), self._key(asked, state_of(context)))
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -269,7 +252,7 @@ class Tool(Generic[P, R]):
     def _find_verdict(
         self, checked: BaseModel, state: AttemptState, ahead: Sequence[tuple[str, Mapping[str, JsonValue]]] = ()
     ) -> Answer | QuestionRequest:
-        arguments = self._as_json(checked)
+        arguments = self._arguments.to_json(checked)
         if (verdict := state.record.approval_verdict(self.name, arguments, ahead)) is not None:
             return verdict
         return QuestionRequest(tool=self.name, arguments=arguments, input_schema=dict(self.spec.parameters))
@@ -285,10 +268,10 @@ class Tool(Generic[P, R]):
             reason = not_allowed_message(self.name, verdict.reason, in_time=verdict.verdict == "expired")
             raise TaskError(reason, kind=ErrorKind.REJECTED)
         state.record.start_approved_call(key, verdict.tool, verdict.arguments)
-        return self._check(verdict.input) if isinstance(verdict.input, dict) else asked
+        return self._arguments.check(verdict.input) if isinstance(verdict.input, dict) else asked
 
     def _key(self, asked: BaseModel, state: AttemptState) -> str:
-        plain = json.dumps(self._as_json(asked), sort_keys=True)
+        plain = json.dumps(self._arguments.to_json(asked), sort_keys=True)
         return state.next_key("tool", self.name, plain)
 
     async def _recorded_call(self, checked: BaseModel, asked: BaseModel, state: AttemptState, key: str) -> JsonValue:
@@ -302,7 +285,7 @@ class Tool(Generic[P, R]):
             GeneratorExit: The call was closed.
             BaseException: Any other exception of the tool. It is recorded first.
         """
-        recorded, call = (key, self.name, self._as_json(asked)), state.for_call()
+        recorded, call = (key, self.name, self._arguments.to_json(asked)), state.for_call()
         try:
             value = await self._intercepted(checked, call, key, "")
         except AnswerRequiredError:
@@ -322,10 +305,12 @@ class Tool(Generic[P, R]):
     async def _intercepted(self, checked: BaseModel, state: AttemptState, key: str, call_id: str) -> JsonValue:
         if not state.interceptors:
             return await self._call_with_retries(checked, state, key)
-        given = ToolInvocation(self.name, self._as_json(checked), Context(state), call_id)
+        given = ToolInvocation(self.name, self._arguments.to_json(checked), Context(state), call_id)
 
         async def call(invocation: ToolInvocation) -> JsonValue:
-            arguments = checked if invocation.arguments is given.arguments else self._check(invocation.arguments)
+            arguments = (
+                checked if invocation.arguments is given.arguments else self._arguments.check(invocation.arguments)
+            )
             return await self._call_with_retries(arguments, state, key)
 
         return as_json_value(await intercept_tool(state.interceptors, given, call), repair_text=True)
@@ -364,71 +349,12 @@ class Tool(Generic[P, R]):
         """Prepare a try before its timeout starts. The preparation has a limit of its own."""
 
     async def _invoke(self, checked: BaseModel, state: AttemptState) -> object:
-        arguments: dict[str, Any] = {name: getattr(checked, key) for key, name in self._names.items()}
+        arguments = self._arguments.by_name(checked)
         if self._context is not None:
             arguments[self._context] = Context(state)
         call: Callable[..., Any] = self._function
         value = call(**arguments) if self._is_async else await run_in_thread(call, **arguments)
         return await value if inspect.isawaitable(value) else value
-
-    def _parse(self, text: str) -> BaseModel:
-        body = text.strip().encode("utf-8", "surrogatepass") or b"{}"  # providers send an empty text for no arguments
-        try:
-            return parse(self._arguments, body)
-        except ContractError as error:
-            raise self._bad_arguments(str(error)) from None
-
-    def _check(self, arguments: Mapping[str, object]) -> BaseModel:
-        try:
-            checked = self._arguments.model_validate(arguments)
-        except ValidationError as error:
-            raise self._bad_arguments(describe(error)) from None
-        try:
-            writer_of(self._arguments).check(checked)  # an instance may have been changed after it was made
-        except ValidationError as error:
-            raise self._bad_arguments(_FIELD_KEY.sub(lambda found: self._names[found[0]], describe(error))) from None
-        except Exception as error:  # a validator that cannot cope with the changed instance
-            raise self._bad_arguments(f"a validator raised {type(error).__name__}") from None
-        return checked
-
-    def _as_json(self, checked: BaseModel) -> dict[str, JsonValue]:
-        """Return the arguments as JSON under their own names. Equal calls give equal objects in every process.
-
-        Raises:
-            ConfigurationError: A value is distinguished by its address in memory alone.
-            TaskError: Pydantic cannot write a value, such as bytes that are not UTF-8 text.
-        """
-        try:
-            plain = checked.model_dump(mode="json", by_alias=True, fallback=self._repr_of)
-        except ValueError as error:
-            raise self._bad_arguments(f"a value has no form in JSON ({type(error).__name__})") from None
-        return cast(dict[str, JsonValue], _sort_sets(checked.model_dump(by_alias=True), plain))
-
-    def _repr_of(self, value: object) -> str:
-        if _MEMORY_ADDRESS.search(words := repr(value)):
-            raise ConfigurationError(
-                f"the tool {self.name} got {words[:200]} in its arguments, which another process cannot recognise; "
-                f"give {type(value).__name__} a __repr__ with its value, or take a type that has a JSON form"
-            )
-        return words
-
-    def _bad_arguments(self, problem: str) -> TaskError:
-        return TaskError(
-            f"bad arguments for {self.name}: {problem}; call it as its schema says", kind=ErrorKind.INVALID_INPUT
-        )
-
-
-def _sort_sets(value: object, plain: JsonValue) -> JsonValue:
-    """Return `plain`, the JSON form of `value`, with each set sorted. The order of a set differs between processes."""
-    match value, plain:
-        case Mapping(), dict() if len(value) == len(plain):
-            pairs = zip(value.values(), plain.items(), strict=True)
-            return {key: _sort_sets(inner, written) for inner, (key, written) in pairs}
-        case list() | tuple() | deque() | set() | frozenset(), list() if len(value) == len(plain):
-            written = [_sort_sets(*pair) for pair in zip(value, plain, strict=True)]
-            return sorted(written, key=compact_json) if isinstance(value, set | frozenset) else written
-        case _:
-            return plain
 
 
 def _public_text(error: BaseException) -> str:
