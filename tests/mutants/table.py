@@ -462,7 +462,7 @@ MUTANTS = (
         "schedules/test_runs.py::test_files_are_needed_by_the_schedule_and_by_runs_of_its_predecessor",
     ),
     _runtime(
-        "M25", "engine/supervisor/object_retention.py", "            return schedule is not None and needs_file(schedule, object_digest(subject))",
+        "M25", "engine/supervisor/object_retention.py", "            return schedule is not None and needs_file(schedule, digest)",
         "            return False", "unit/engine/supervisor/test_schedules.py::test_files_stay_as_long_as_their_schedule_and_are_removed_after_it",
     ),
     _runtime(

@@ -162,7 +162,7 @@ class BatchFeed:
         """Send the rows and wait for their ends. Return the reason if the batch ended early."""
         record = self._stored.record
         rows = run_batch(
-            _From(self, record.next - 1),
+            _RowOffset(self, record.next - 1),
             record.team,
             read_rows(self._parts.files, record.rows, record.next),
             batch_id=record.id,
@@ -261,7 +261,7 @@ class BatchFeed:
                 return
 
 
-class _From:
+class _RowOffset:
     """Submits rows with numbers after an offset. Earlier rows have ended, and are not read again."""
 
     def __init__(self, feed: BatchFeed, offset: int) -> None:

@@ -21,7 +21,7 @@ __all__ = ["BatchRunner"]
 _log = get_logger(__name__)
 
 _SILENT_BEATS = 4  # heartbeats without a write of the feeder after which another process takes the batch
-_LOOK_S = 0.5  # seconds between searches for batches without a feeder
+_SEARCH_INTERVAL_S = 0.5  # seconds between searches for batches without a feeder
 _MAX_FEEDS = 20  # batches that one process feeds at a time
 _RELEASE_TIMEOUT_S = 2.0
 _KEPT = timedelta(days=7)  # the time for which the record of a batch that has ended is kept
@@ -91,7 +91,7 @@ class BatchRunner(Signal):
                         self._deny(id, error)
             except BusUnavailableError as error:
                 _log.info("batches_unavailable", error=str(error), hint="they are tried again")
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_SEARCH_INTERVAL_S)
 
     async def _look_at(self, stored: StoredRecord, *, silent: bool) -> None:
         """Take a batch without a feeder, and delete the record of a batch that ended long ago."""

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import timedelta
 from hashlib import sha256
+from typing import NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -34,9 +35,9 @@ __all__ = [
     "REUSE_MAX_AGE_S",
     "ClaimCheckStore",
     "ObjectInfo",
-    "object_digest",
+    "ObjectName",
     "object_name",
-    "object_owner",
+    "parse_object_name",
 ]
 
 _log = structlog.get_logger(__name__)
@@ -63,6 +64,18 @@ class ObjectInfo(BaseModel):
     options: dict[str, int] = {}
     metadata: dict[str, str] = {}
     deleted: bool = False
+
+
+class ObjectName(NamedTuple):
+    """The parts of the name of an object.
+
+    Attributes:
+        owner: The workflow or the schedule to which the object belongs, or a digest of another subject.
+        digest: The SHA-256 of the content, in hexadecimal digits.
+    """
+
+    owner: str
+    digest: str
 
 
 class ClaimCheckStore:
@@ -221,35 +234,21 @@ def object_name(subjects: Subjects, subject: str, digest: str) -> str:
     return f"{subjects.workflow_of(subject) or stable_digest(subject.encode())}-{digest}"
 
 
-def object_owner(subject: str) -> str:
-    """Return the workflow of an object, by the subject of its description.
+def parse_object_name(subject: str) -> ObjectName:
+    """Parse the name of an object.
 
     Args:
-        subject: The subject of a description.
+        subject: The subject of the description of the object.
 
     Returns:
-        The text before the digest in the name of the object; empty for an object of another program.
+        The parts of the name; both are empty for an object of another program.
     """
-    return _name_of(subject).rpartition("-")[0]
-
-
-def object_digest(subject: str) -> str:
-    """Return the digest of the content of an object, by the subject of its description.
-
-    Args:
-        subject: The subject of a description.
-
-    Returns:
-        The digest at the end of the name of the object; empty for an object of another program.
-    """
-    return _name_of(subject).rpartition("-")[2]
-
-
-def _name_of(subject: str) -> str:
     try:
-        return urlsafe_b64decode(subject.rpartition(".")[2]).decode()
+        name = urlsafe_b64decode(subject.rpartition(".")[2]).decode()
     except (Base64Error, UnicodeDecodeError):
-        return ""
+        name = ""
+    owner, _, digest = name.rpartition("-")
+    return ObjectName(owner, digest)
 
 
 def _reference_header(headers: Mapping[str, str]) -> str | None:

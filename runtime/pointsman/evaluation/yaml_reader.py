@@ -21,8 +21,8 @@ _JSON_FORMS: Final = {
 
 _EXPONENT: Final = re.compile(r"[-+]?[0-9.]+[eE][-+]?[0-9]+")
 
-_SURPRISES: Final = {
-    "bool": "a boolean, which only `true` and `false` clearly are",
+_TYPES_OF_PLAIN_TEXT: Final = {
+    "bool": "a boolean, and only `true` and `false` are clear",
     "int": "a number in another notation",
     "float": "a number in another notation",
     "timestamp": "a date",
@@ -91,10 +91,13 @@ class _Loader(yaml.SafeLoader):
             raise ConstructorError(
                 None, None, f"YAML reads {node.value} as text; quote it, or write the number out", node.start_mark
             )
-        if node.style is not None or kind not in _SURPRISES:
+        if node.style is not None or kind not in _TYPES_OF_PLAIN_TEXT:
             return
         if kind in _JSON_FORMS and _JSON_FORMS[kind].fullmatch(node.value):
             return
         raise ConstructorError(
-            None, None, f"YAML reads {node.value} as {_SURPRISES[kind]}; quote it: {node.value!r}", node.start_mark
+            None,
+            None,
+            f"YAML reads {node.value} as {_TYPES_OF_PLAIN_TEXT[kind]}; quote it: {node.value!r}",
+            node.start_mark,
         )

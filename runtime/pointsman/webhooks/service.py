@@ -38,7 +38,7 @@ _BATCH = 100  # events that are read before the endpoints are read again
 _UNAVAILABLE_PAUSE_S = 1.0  # seconds before a message is delivered again after an error of the broker
 _CRASH_PAUSE_S = 60.0  # seconds before a delivery that met a bug is tried again
 _ENDPOINTS_TTL_S = 1.0  # seconds for which attempts use the endpoints that were read
-_SPARE_S = 5.0  # seconds of the acknowledgement deadline beside the time of the exchange
+_ACK_MARGIN_S = 5.0  # seconds of the acknowledgement deadline beside the time of the exchange
 _MAX_PAUSE_S = 86_400.0
 _THROTTLING = frozenset({429, 502, 503, 504})  # statuses of an endpoint that is overloaded
 _THROTTLE_S = 5.0  # seconds for which nothing is sent to an overloaded endpoint that names no time
@@ -121,7 +121,7 @@ class WebhookService:
                     wanted.name,
                     wanted.stream,
                     wanted.subject,
-                    ack_wait=max(self._settings.ack_wait, self._settings.webhook_timeout + _SPARE_S),
+                    ack_wait=max(self._settings.ack_wait, self._settings.webhook_timeout + _ACK_MARGIN_S),
                     max_in_flight=MAX_WAITING_DELIVERIES,
                 )
         return True

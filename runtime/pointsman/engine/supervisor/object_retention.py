@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from pydantic import ValidationError
 
-from pointsman.bus.claim_check import ObjectInfo, object_digest, object_owner
+from pointsman.bus.claim_check import ObjectInfo, parse_object_name
 from pointsman.core.schedules.state import needs_file
 from pointsman.engine.log.reader import as_async_generator
 from pointsman.engine.log.records import SCHEDULE
@@ -98,10 +98,10 @@ class _ObjectRetention:
                 await self._bus.trim("artifacts", chunks, chunk.sequence)
 
     async def _is_needed(self, subject: str) -> bool:
-        owner = object_owner(subject)
+        owner, digest = parse_object_name(subject)
         if owner.startswith("sc_"):
             schedule = (await self._by_id()).get(owner)
-            return schedule is not None and needs_file(schedule, object_digest(subject))
+            return schedule is not None and needs_file(schedule, digest)
         if owner not in self._logs:
             self._logs[owner] = is_token(owner) and await self._has_log(owner)
         return self._logs[owner]

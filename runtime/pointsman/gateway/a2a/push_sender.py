@@ -34,7 +34,7 @@ _log = get_logger(__name__)
 
 _MAX_DELIVERIES = 200  # receivers that one gateway follows at a time
 _OWNERSHIP_S = 40.0  # seconds for which a gateway owns a delivery; renewed when nothing happens for 15 s
-_LOOK_S = 5.0  # seconds between searches for receivers that no gateway owns
+_SEARCH_INTERVAL_S = 5.0  # seconds between searches for receivers that no gateway owns
 _KEPT_S = 7 * 86_400.0  # seconds for which a receiver is kept after its task has ended
 _GONE = 410
 _ERROR_CHARS = 300
@@ -68,7 +68,7 @@ class PushSender:
                 self._store.changed.clear()
                 await self._look()
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(_LOOK_S):
+                    async with asyncio.timeout(_SEARCH_INTERVAL_S):
                         await self._store.changed.wait()
         finally:
             for task in self._running.values():
