@@ -32,6 +32,7 @@ from pointsman_schemas.strict_json import dump, parse
 from pointsman_schemas.subjects import Subjects
 
 ROOT = Path(__file__).parents[2]
+_START_S = 30.0  # seconds for the start of a process and its first rows
 _MAX_GROWTH_KIB_PER_ROW = 1.6
 """Bound of the memory for each further row of a batch. A row and its result together are larger."""
 
@@ -130,14 +131,14 @@ async def test_ctrl_c_and_the_same_command_do_no_row_twice(
 
     async with fake_team(bus, settings) as team:
         first = started(settings, *command)
-        await until(lambda: _is_true(len(documents_of(out)) == 3 and len(team.requests) == 5))
+        await until(lambda: _is_true(len(documents_of(out)) == 3 and len(team.requests) == 5), seconds=_START_S)
         first.send_signal(signal.SIGINT)
         code, _, err = await finished(first)
         assert code == 130
         assert "3 of 8 rows have ended, 3 completed, $0.7500; the same command does the other 5" in err
 
         second = started(settings, *command)
-        await until(lambda: _is_true(len(team.requests) >= 5))
+        await until(lambda: _is_true(len(team.requests) >= 5), seconds=_START_S)
         team.let_go.set()
         assert (await finished(second))[0] == 0
 

@@ -10,9 +10,10 @@ from typing import Any
 
 import httpx2
 import pytest
+from support import factory
 from support.crew import steps
 from support.dashboard import letter, publish
-from support.factory import RunningTeam
+from support.factory import RunningTeam, echo
 from support.gateway import http_client, served_gateway
 from support.issuer import CONFIGURATION, issuing, new_key
 from support.waiting import until
@@ -21,6 +22,8 @@ from pointsman.errors import ConfigurationError
 from pointsman.gateway.keys import KeyStore
 from pointsman.index.callers import CallerLimits
 from pointsman.settings import Settings
+from pointsman_schemas.ids import child_id_for
+from pointsman_schemas.team import FanOut, Limits, Pipeline, Stage, Team
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -33,6 +36,26 @@ async def keys(crew: RunningTeam) -> KeyStore:
 async def create(client: httpx2.AsyncClient, *names: str, wait: int = 30, **work: Any) -> httpx2.Response:
     body = {"team": "crew", "input": steps(*names, **work)}
     return await client.post("/v1/workflows", json=body, headers={"prefer": f"wait={wait}"})
+
+
+async def test_a_caller_named_like_a_team_sees_no_workflow_that_the_team_handed_on(settings: Settings) -> None:
+    desk = Team(name="desk", agents=("crew",), strategy=FanOut(synthesizer=None), limits=Limits(deadline=20))
+    crew = Team(name="crew", strategy=Pipeline(stages=(Stage(agent="one"),)))
+    async with factory.team([desk, crew], [echo("one")], on=settings) as running:
+        keys = await KeyStore.open(running.bus, running.subjects)
+        named, operator = await keys.create("desk"), await keys.create("ops", operator=True)
+        workflow = await running.submit("desk", "may we?")
+        await workflow.outcome(20)
+        child = child_id_for("crew", workflow.id, "crew", 1)
+        async with served_gateway(settings) as address:
+            async with http_client(address, operator.text) as client:
+                shown = await client.get(f"/v1/workflows/{child}")
+            async with http_client(address, named.text) as client:
+                hidden = await client.get(f"/v1/workflows/{child}")
+                listed = await client.get("/v1/workflows")
+
+    assert (shown.status_code, shown.json()["caller"]) == (200, "team:desk")
+    assert (hidden.status_code, listed.json()["workflows"]) == (404, [])
 
 
 async def test_a_gateway_that_others_can_reach_demands_a_key(crew: RunningTeam, settings: Settings) -> None:
