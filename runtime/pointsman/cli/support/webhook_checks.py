@@ -9,7 +9,9 @@ from pointsman.cli.support.check import Check
 from pointsman.client.client import Client
 from pointsman.core.views.formatting import format_seconds
 from pointsman.errors import PermissionDeniedError
+from pointsman.webhooks.deliveries import earliest_retry
 from pointsman.webhooks.endpoint_store import EndpointStore
+from pointsman.webhooks.endpoints import Endpoint
 from pointsman.webhooks.observation import oldest_due, read_service
 
 __all__ = ["check_webhooks"]
@@ -19,7 +21,7 @@ _MAX_SHOWN = 3  # disabled endpoints that one line names
 
 
 async def check_webhooks(client: Client) -> Sequence[Check]:
-    """Check that a webhook service takes the deliveries, and that no endpoint of operators is disabled.
+    """Check that a webhook service makes the attempts in time, and that no endpoint of operators is disabled.
 
     Args:
         client: The client.
@@ -34,7 +36,7 @@ async def check_webhooks(client: Client) -> Sequence[Check]:
         return [Check("webhooks", True, "not checked: this user may not read the endpoints")]
     if not endpoints:
         return [Check("webhooks", True, "there is no endpoint")]
-    checks = [await _check_service(client, len(endpoints))]
+    checks = [await _check_service(client, endpoints)]
     disabled = [each for each in endpoints if each.disabled_at is not None and each.caller is None]
     if disabled:
         finding = "; ".join(
@@ -47,17 +49,21 @@ async def check_webhooks(client: Client) -> Sequence[Check]:
     return checks
 
 
-async def _check_service(client: Client, endpoints: int) -> Check:
+async def _check_service(client: Client, endpoints: Sequence[Endpoint]) -> Check:
     bus, subjects = client.bus, client.subjects
     service, due = await read_service(bus, subjects), await oldest_due(bus, subjects)
     waiting = "1 delivery waits" if service.waiting == 1 else f"{service.waiting} deliveries wait"
-    finding = f"{endpoints} endpoint{'' if endpoints == 1 else 's'}, {waiting}"
+    finding = f"{len(endpoints)} endpoint{'' if len(endpoints) == 1 else 's'}, {waiting}"
     if not service.running:
         return Check(
             "webhooks", False, f"{finding}, and no webhook service runs", "start one: `pointsman webhooks run`"
         )
-    late = await bus.time() - due if due is not None else timedelta(0)
+    now = await bus.time()
+    retry = await earliest_retry(bus, subjects, {each.id for each in endpoints if each.disabled_at is None})
+    late = now - min(due or now, retry or now)
     if late > _LATE:
         advice = "start another `pointsman webhooks run`, or raise POINTSMAN_WEBHOOK_CONCURRENCY"
-        return Check("webhooks", False, f"{finding}, the oldest for {format_seconds(late.total_seconds())}", advice)
+        return Check(
+            "webhooks", False, f"{finding}, the oldest attempt is {format_seconds(late.total_seconds())} late", advice
+        )
     return Check("webhooks", True, finding)

@@ -12,7 +12,9 @@ from pointsman.cli.support.webhook_checks import check_webhooks
 from pointsman.client.client import Client
 from pointsman.engine.process.consumers import webhook_consumers
 from pointsman.errors import PermissionDeniedError
+from pointsman.webhooks.deliveries import DeliveryState
 from pointsman.webhooks.endpoint_store import EndpointStore
+from pointsman_schemas.strict_json import dump
 
 
 async def test_endpoints_without_a_service_are_found_and_late_and_disabled_ones() -> None:
@@ -71,7 +73,48 @@ async def test_deliveries_that_wait_for_long_are_found(monkeypatch: pytest.Monke
 
     assert soon.ok
     assert not late.ok
-    assert "the oldest for 10" in late.finding
+    assert "the oldest attempt is 10" in late.finding
+
+
+async def test_retries_that_are_overdue_are_found_while_their_endpoint_is_enabled() -> None:
+    bus = MemoryBus()
+    client = Client(bus)
+    for each in webhook_consumers(client.subjects):
+        await bus.consumer(each.name, each.stream, each.subject, ack_wait=300.0)
+    waiting = await bus.consumer("webhook-outcomes", "log", client.subjects.team_outcomes(), ack_wait=300.0)
+    taking = asyncio.create_task(waiting.take(1))
+    await asyncio.sleep(0)
+    store = await EndpointStore.open(bus, client.subjects)
+    made = (await store.create("https://a.b/")).endpoint.id
+    await retrying(bus, client, made, due_in=60.0)
+    await retrying(bus, client, "wh_deleted", due_in=-3_600.0)
+
+    (soon,) = await check_webhooks(client)
+    await retrying(bus, client, made, due_in=-600.0)
+    (late,) = await check_webhooks(client)
+    await store.disable(made, "disabled by ops")
+    service, _ = await check_webhooks(client)
+    taking.cancel()
+
+    assert soon.ok
+    assert not late.ok
+    assert "the oldest attempt is 10" in late.finding
+    assert service.ok
+
+
+async def retrying(bus: MemoryBus, client: Client, endpoint: str, *, due_in: float) -> None:
+    now = datetime.now(UTC)
+    state = DeliveryState(
+        endpoint=endpoint,
+        event="evt_1",
+        type="workflow.ended",
+        status="retrying",
+        attempts=1,
+        at=now,
+        next_at=now + timedelta(seconds=due_in),
+        order=1,
+    )
+    await bus.publish(client.subjects.receipt(endpoint, None, "evt_1"), dump(state), {})
 
 
 async def test_a_user_that_may_not_read_endpoints_gets_no_finding(monkeypatch: pytest.MonkeyPatch) -> None:
