@@ -202,6 +202,29 @@ async def test_focus_moves_to_the_next_dead_letter_after_a_keyboard_action(
     assert (outcome.status, outcome.gaps) == ("completed", ())
 
 
+async def test_a_button_asks_again_right_after_its_question_was_answered_with_no(browser: Browser) -> None:
+    """The second press comes before the browser reports that the dialog has closed."""
+    press_twice = """async () => {
+        document.querySelector("dialog button").click();
+        for (let turn = 0; turn < 20; turn++) await null;
+        document.querySelector(".letter button[aria-label='Discard old']").click();
+        return document.querySelectorAll("dialog[open]").length;
+    }"""
+    async with (
+        factory.team(Team(name="crew"), [planner_of()]) as client,
+        served(client) as address,
+        page_of(browser, address) as page,
+    ):
+        await publish(client.bus, client.subjects.dead_letter("crew", None, "old"), letter("old", "came long ago"))
+        await page.goto("/dead-letters")
+        await page.get_by_role("button", name="Discard old").click()
+        await expect(page.get_by_role("dialog")).to_be_visible()
+
+        opened = await page.evaluate(press_twice)
+
+    assert opened == 1
+
+
 async def test_an_approval_is_changed_and_given_by_keyboard_while_others_are_answered(browser: Browser) -> None:
     paid: list[Any] = []
 

@@ -7,10 +7,13 @@ export function agree(question, word, danger = false) {
     const dialog = h("dialog", { "aria-labelledby": "agree" },
       h("form", { method: "dialog" }, h("h2", { id: "agree", text: question }),
         h("p", { class: "buttons" }, h("button", { value: "", text: "Keep it" }), h("button", { value: "yes", class: danger ? "danger" : "primary", text: word }))));
+    // The event `close` comes later than the answer: the button that asks must take a press that is made meanwhile.
+    dialog.addEventListener("cancel", () => resolve(false));
+    dialog.addEventListener("submit", (event) => resolve(event.submitter.value === "yes"));
     dialog.addEventListener("close", () => {
       dialog.remove();
       if (document.activeElement === document.body) document.getElementById("main").focus({ preventScroll: true }); // the button that opened the dialog was removed
-      resolve(dialog.returnValue === "yes");
+      resolve(false); // closed without an answer
     });
     document.body.append(dialog);
     dialog.showModal();
