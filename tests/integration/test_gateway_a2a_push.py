@@ -207,10 +207,12 @@ async def test_another_gateway_goes_on_for_one_that_was_killed(running: RunningT
     assert (kept.status, kept.owner == "killed") == ("done", False)
 
 
-async def test_a_private_address_is_refused_when_the_gateway_connects(running: RunningTeam, settings: Settings) -> None:
+async def test_a_private_address_is_refused_when_the_gateway_connects(broker: EmbeddedBroker) -> None:
+    own = Settings(url=broker.url, namespace=f"t{secrets.token_hex(4)}")  # the gateway of the module would deliver
     async with (
+        factory.team(TEAMS, AGENTS, on=own) as running,
         receiving() as receiver,
-        served_gateway(settings, webhook_retries="0.1") as address,
+        served_gateway(own, webhook_retries="0.1") as address,
         a2a_client(address) as client,
     ):
         with pytest.raises(InvalidParamsError, match="give a https:// URL"):
@@ -224,6 +226,7 @@ async def test_a_private_address_is_refused_when_the_gateway_connects(running: R
 
         await until(failed, seconds=30)
         (kept,) = await store.of_task(task.id)
+    await remove_streams(own)
 
     assert "is not public" in kept.error
     assert receiver.received == []
