@@ -261,6 +261,7 @@ class HandoffProcessor:
             result = await self._rejection(in_flight, attempt) or await attempt.run()
         finally:
             self.start_reports.cancel(attempt)
+            reporter.stop()
         if attempt.orphaned_handlers:
             slots.unfinished.append(attempt)
         if result is None:

@@ -22,7 +22,8 @@ __all__ = ["BusProgressPublisher"]
 
 _MAX_OUTSTANDING = 256  # concurrent reports of one attempt; only a loop reports more, too fast for a reader
 _BATCH_DELAY_S = 0.05  # seconds of text in one broadcast: twenty broadcasts a second look like continuous writing
-_REPEAT_INTERVAL_S = 1.0  # seconds between two broadcasts of the whole text, for readers that missed a piece
+_REPEAT_INTERVAL_S = 1.0  # seconds between two broadcasts of the whole text, for readers that missed a piece; they
+# double while nothing is written, so a reader that comes late does not wait for the next piece
 _MAX_REPEATED_CHARS = 100_000  # a longer text is not repeated: no answer of a model should be longer
 _FLUSH_TIMEOUT_S = 1.0  # seconds that a result waits for earlier reports
 
@@ -57,8 +58,10 @@ class BusProgressPublisher:
         self._written: list[str] = []
         """The pieces of the text that is being written."""
         self._length = 0
-        self._repeat_at = 0.0
         self._last: Delta | None = None
+        self._repeating: asyncio.TimerHandle | None = None
+        self._pause = _REPEAT_INTERVAL_S
+        self._stopped = False
         self._dropped = 0
 
     def report(self, progress: Progress) -> None:
@@ -78,10 +81,16 @@ class BusProgressPublisher:
         storing = self._store(subject, dump(event), self._headers(event, event_id), event_id)
         await run_on_loop(self._loop, storing)
 
+    def stop(self) -> None:
+        """End the repetitions of the text, because the attempt has ended."""
+        self._stopped = True
+        if self._repeating is not None:
+            self._repeating.cancel()
+
     async def flush(self) -> None:
         """Wait a limited time until the reports are stored, and drop the reports that are late."""
-        self._repeat_at = 0.0  # a reader that missed a piece gets the whole text at its end
-        self._broadcast()
+        if self._pending_text or (self._last is not None and self._last.offset):
+            self._broadcast_whole()  # a reader that missed a piece gets the whole text at its end
         if self._tasks:
             _, late = await asyncio.wait(self._tasks, timeout=_FLUSH_TIMEOUT_S)
             for task in late:
@@ -100,12 +109,35 @@ class BusProgressPublisher:
         self._pending_text.append(delta)
 
     def _broadcast(self) -> None:
-        """Broadcast the text that is pending, and the text before it if it is time to repeat that."""
-        said, self._pending_text = self._pending_text, []
-        if said:
-            self._send(self._placed(said[0], "".join(delta.text for delta in said)))
-        elif self._last is not None and self._repeat_at == 0.0 and self._last.offset:
-            self._send(self._placed(self._last, ""))
+        """Broadcast the text that is pending."""
+        if not self._pending_text:
+            return
+        self._send(self._take_pending())
+        if self._repeating is None or self._pause > _REPEAT_INTERVAL_S:
+            self._repeat_after(_REPEAT_INTERVAL_S)
+
+    def _broadcast_whole(self) -> None:
+        """Broadcast the text of the call from its beginning, with the text that is pending."""
+        newest = self._take_pending() if self._pending_text else self._last
+        if newest is None:
+            return
+        if newest.call and self._length <= _MAX_REPEATED_CHARS:
+            newest = newest.model_copy(update={"text": "".join(self._written), "offset": 0})
+        elif newest is self._last:
+            return
+        self._send(newest)
+
+    def _repeat_after(self, pause: float) -> None:
+        if self._repeating is not None:
+            self._repeating.cancel()
+        self._pause, self._repeating = pause, None
+        if self._call and self._length <= _MAX_REPEATED_CHARS and not self._stopped:
+            self._repeating = self._loop.call_later(pause, self._repeat)
+
+    def _repeat(self) -> None:
+        is_new = bool(self._pending_text) or (self._last is not None and self._last.offset > 0)
+        self._broadcast_whole()
+        self._repeat_after(_REPEAT_INTERVAL_S if is_new else 2 * self._pause)
 
     def _send(self, whole: Delta) -> None:
         self._last = whole
@@ -127,17 +159,16 @@ class BusProgressPublisher:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _placed(self, first: Delta, text: str) -> Delta:
-        """Return the next piece of the text at its offset; periodically the whole text, which ends with this piece."""
+    def _take_pending(self) -> Delta:
+        """Return the text that is pending as one piece, at its offset in the text of its call."""
+        said, self._pending_text = self._pending_text, []
+        first, text = said[0], "".join(delta.text for delta in said)
         if first.call != self._call:
             self._call, self._written, self._length = first.call, [], 0
-            self._repeat_at = self._loop.time() + _REPEAT_INTERVAL_S
         offset = self._length
-        self._written.append(text)
-        self._length += len(text)
-        if self._loop.time() >= self._repeat_at and self._length <= _MAX_REPEATED_CHARS:
-            self._repeat_at = self._loop.time() + _REPEAT_INTERVAL_S
-            text, offset = "".join(self._written), 0
+        if first.call:
+            self._written.append(text)
+            self._length += len(text)
         return first.model_copy(update={"text": text, "offset": offset})
 
     async def _publish_later(self, subject: str, body: bytes, headers: Mapping[str, str]) -> None:

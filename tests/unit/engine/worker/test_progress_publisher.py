@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any
 
@@ -97,43 +98,102 @@ async def test_streamed_text_is_broadcast_in_pieces_and_not_stored() -> None:
     assert [each async for each in bus.read("log", ">")] == []
 
 
-async def test_text_has_offsets_and_is_repeated_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress_publisher, "_BATCH_DELAY_S", 0.0)
-    bus, subjects = MemoryBus(), Subjects("pointsman")
-    reporter = BusProgressPublisher(
-        bus, subjects, team="team", source="/test", correlation_id=None, causation_id="c", clock=SystemClock()
-    )
-    heard: list[tuple[str, int, str]] = []
+class Reader:
+    """Reads the text of one attempt of one call after the other, as it is broadcast."""
 
-    async def hear(stored: StoredMessage) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, interval: float) -> None:
+        monkeypatch.setattr(progress_publisher, "_BATCH_DELAY_S", 0.0)
+        monkeypatch.setattr(progress_publisher, "_REPEAT_INTERVAL_S", interval)
+        self.bus, self.subjects = MemoryBus(), Subjects("pointsman")
+        self.reporter = BusProgressPublisher(
+            self.bus, self.subjects, team="team", source="/test", correlation_id=None, causation_id="c",
+            clock=SystemClock(),
+        )  # fmt: skip
+        self.heard: list[tuple[str, int, str]] = []
+
+    @asynccontextmanager
+    async def listening(self) -> AsyncIterator[None]:
+        async with await self.bus.listen(self.subjects.workflow_deltas("team", "wf_1"), self._hear):
+            yield
+
+    async def _hear(self, stored: StoredMessage) -> None:
         piece = parse(Delta, stored.body)
-        heard.append((piece.call, piece.offset, piece.text))
+        self.heard.append((piece.call, piece.offset, piece.text))
 
-    async def write(call: str, text: str) -> None:
-        count = len(heard)
-        reporter.stream_text(Delta(workflow_id="wf_1", task_id="T1", attempt=1, agent="a", call=call, text=text))
-        await until(lambda: len(heard) > count)
+    async def write(self, call: str, text: str) -> None:
+        count = len(self.heard)
+        self.reporter.stream_text(Delta(workflow_id="wf_1", task_id="T1", attempt=1, agent="a", call=call, text=text))
+        await until(lambda: len(self.heard) > count)
 
-    async with await bus.listen(subjects.workflow_deltas("team", "wf_1"), hear):
-        await write("c1", "one ")
-        await write("c1", "two ")
-        monkeypatch.setattr(progress_publisher, "_REPEAT_INTERVAL_S", 0.0)
-        reporter._repeat_at = 0.0
-        await write("c1", "three")
-        monkeypatch.setattr(progress_publisher, "_MAX_REPEATED_CHARS", 10)
-        await write("c1", "!")
-        monkeypatch.setattr(progress_publisher, "_REPEAT_INTERVAL_S", 60.0)
-        await write("c2", "again")
-        await write("c2", " and")
-        await reporter.flush()
-        await until(lambda: len(heard) == 7)
 
-    assert heard == [
+async def test_text_has_offsets_and_is_repeated_as_a_whole_at_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    reader = Reader(monkeypatch, interval=60.0)
+
+    async with reader.listening():
+        await reader.write("c1", "one ")
+        await reader.write("c1", "two")
+        await reader.write("c2", "again")
+        await reader.write("c2", " and")
+        await reader.reporter.flush()
+        await until(lambda: len(reader.heard) == 5)
+        await reader.reporter.flush()
+
+    assert reader.heard == [
         ("c1", 0, "one "),
-        ("c1", 4, "two "),
-        ("c1", 0, "one two three"),
-        ("c1", 13, "!"),
+        ("c1", 4, "two"),
         ("c2", 0, "again"),
         ("c2", 5, " and"),
         ("c2", 0, "again and"),
     ]
+
+
+async def test_a_reader_that_comes_while_nothing_is_written_gets_the_whole_text(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reader = Reader(monkeypatch, interval=0.02)
+
+    async with reader.listening():
+        await reader.write("c1", "one ")
+        await reader.write("c1", "two")
+    reader.heard.clear()
+    async with reader.listening():
+        await until(lambda: len(reader.heard) >= 2)
+        reader.reporter.stop()
+        count = len(reader.heard)
+        await asyncio.sleep(0.1)
+
+    assert set(reader.heard) == {("c1", 0, "one two")}
+    assert len(reader.heard) == count, "repeated after the attempt has ended"
+
+
+async def test_pauses_between_repetitions_double_until_more_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    reader, pauses = Reader(monkeypatch, interval=0.01), []
+    repeat_after = reader.reporter._repeat_after
+
+    def note_pause(pause: float) -> None:
+        pauses.append(pause)
+        repeat_after(pause)
+
+    monkeypatch.setattr(reader.reporter, "_repeat_after", note_pause)
+    async with reader.listening():
+        await reader.write("c1", "one ")
+        await until(lambda: len(pauses) >= 4)
+        count = len(pauses)
+        await reader.write("c1", "two")
+        await until(lambda: len(pauses) > count)
+
+    assert pauses[:4] == [0.01, 0.02, 0.04, 0.08]
+    assert 0.01 in pauses[count:]
+
+
+async def test_a_text_that_is_too_long_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress_publisher, "_MAX_REPEATED_CHARS", 5)
+    reader = Reader(monkeypatch, interval=0.01)
+
+    async with reader.listening():
+        await reader.write("c1", "one two")
+        await reader.write("c1", "!")
+        await asyncio.sleep(0.05)
+        await reader.reporter.flush()
+
+    assert reader.heard == [("c1", 0, "one two"), ("c1", 7, "!")]
