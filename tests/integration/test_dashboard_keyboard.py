@@ -12,7 +12,7 @@ from support import factory
 from support.browser import page_of, served
 from support.dashboard import letter, publish
 from support.factory import planner_of
-from support.history import completed, dispatched, started, store, succeeded
+from support.history import WORKFLOW, completed, dispatched, started, store, succeeded
 from support.waiting import until
 
 from pointsman.authoring.agent import agent
@@ -159,17 +159,19 @@ async def test_focus_moves_to_the_next_dead_letter_after_a_keyboard_action(
         page_of(browser, address) as page,
     ):
         letters = client.operations
-        await publish(client.bus, client.subjects.dead_letter("crew", None, "old"), letter("old", "came long ago"))
+        await publish(client.bus, client.subjects.dead_letter("crew", WORKFLOW, "old"), letter("old", "came long ago"))
         workflow = await client.submit("crew", "mend it")
         await until(lambda: letters.dead_letters(workflow=workflow.id))
         (mine,) = [each.content.id for each in await letters.dead_letters(workflow=workflow.id)]
-        await publish(client.bus, client.subjects.dead_letter("crew", None, "new"), letter("new", "came last"))
+        await publish(client.bus, client.subjects.dead_letter("crew", WORKFLOW, "new"), letter("new", "came last"))
         shown = page.locator(".letter")
 
         await page.goto("/dead-letters")
         await expect(shown).to_have_count(3)
         await tab_to(page, f"Replay {mine}")
-        await publish(client.bus, client.subjects.dead_letter("crew", None, "newer"), letter("newer", "came meanwhile"))
+        await publish(
+            client.bus, client.subjects.dead_letter("crew", WORKFLOW, "newer"), letter("newer", "came meanwhile")
+        )
         await expect(shown).to_have_count(4)
         assert (await focused(page))[0] == f"Replay {mine}"
         await letters.discard(await letters.dead_letter("new"))
@@ -215,7 +217,7 @@ async def test_a_button_asks_again_right_after_its_question_was_answered_with_no
         served(client) as address,
         page_of(browser, address) as page,
     ):
-        await publish(client.bus, client.subjects.dead_letter("crew", None, "old"), letter("old", "came long ago"))
+        await publish(client.bus, client.subjects.dead_letter("crew", WORKFLOW, "old"), letter("old", "came long ago"))
         await page.goto("/dead-letters")
         await page.get_by_role("button", name="Discard old").click()
         await expect(page.get_by_role("dialog")).to_be_visible()

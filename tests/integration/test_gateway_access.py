@@ -15,6 +15,7 @@ from support.crew import steps
 from support.dashboard import letter, publish
 from support.factory import RunningTeam, echo
 from support.gateway import http_client, served_gateway
+from support.history import WORKFLOW
 from support.issuer import CONFIGURATION, issuing, new_key
 from support.waiting import until
 
@@ -166,7 +167,7 @@ async def test_a_caller_may_use_its_teams_only(crew: RunningTeam, keys: KeyStore
 
 async def test_dead_letters_are_for_operators(crew: RunningTeam, keys: KeyStore, settings: Settings) -> None:
     ada, operator = (await keys.create("ada")).text, (await keys.create("op", operator=True)).text
-    await publish(crew.bus, crew.subjects.dead_letter("crew", "wf_1", "dl_1"), letter("dl_1", "no bolts"))
+    await publish(crew.bus, crew.subjects.dead_letter("crew", WORKFLOW, "dl_1"), letter("dl_1", "no bolts"))
     async with served_gateway(settings, gateway_require_key=True) as address:
         async with http_client(address, ada) as client:
             refused = [await client.get("/v1/dead-letters"), await client.delete("/v1/dead-letters/dl_1")]
@@ -174,7 +175,9 @@ async def test_dead_letters_are_for_operators(crew: RunningTeam, keys: KeyStore,
             listed = (await client.get("/v1/dead-letters")).json()["dead_letters"]
             gone = await client.delete("/v1/dead-letters/dl_1")
             again = await client.get("/v1/dead-letters/dl_1")
+    records = await crew.operations.audit()
 
+    assert [(each.content.action, each.actor) for each in records] == [("discard", "op")]
     assert [(each.status_code, each.json()["code"]) for each in refused] == [(403, "operator_only")] * 2
     assert [(each["id"], each["message"]) for each in listed] == [("dl_1", "no bolts")]
     assert (gone.status_code, again.status_code) == (204, 404)

@@ -68,7 +68,7 @@ async def replay_dead_letter(
 ) -> ReplayView:
     """Process the message of a dead letter again, and remove the letter. For operators."""
     caller.require_operator()
-    operations = context.client.operations
+    operations = context.client.for_user(caller.name).operations  # the record of the replay has this name
     done = await operations.replay(await operations.dead_letter(letter_id), as_new=body.as_new)
     return ReplayView(workflow_id=done.workflow, action=done.action)
 
@@ -77,5 +77,5 @@ async def replay_dead_letter(
 async def discard_dead_letter(letter_id: LetterPath, context: ContextArg, caller: CallerArg) -> None:
     """Remove a dead letter permanently. For operators."""
     caller.require_operator()
-    operations = context.client.operations
+    operations = context.client.for_user(caller.name).operations
     await operations.discard(await operations.dead_letter(letter_id))

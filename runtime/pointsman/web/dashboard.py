@@ -362,19 +362,20 @@ class Dashboard:
     async def _replay(self, request: Request) -> Response:
         given = await read_json_object(request, ("as_new",))
         letter = await self._find_letter(request.path_params["id"])
-        done = await self._store.replay(letter, as_new=given.get("as_new") is True)
+        done = await client_of(request, self.client).operations.replay(letter, as_new=given.get("as_new") is True)
         return json_response(done)
 
     async def _discard(self, request: Request) -> Response:
         await read_json_object(request)
-        gone = await self._store.discard(await self._find_letter(request.path_params["id"]))
+        letter = await self._find_letter(request.path_params["id"])
+        gone = await client_of(request, self.client).operations.discard(letter)
         return json_response({"discarded": gone})
 
     async def _replay_all(self, request: Request) -> Response:
-        return await self._apply_to_letters(request, self._store.replay)
+        return await self._apply_to_letters(request, client_of(request, self.client).operations.replay)
 
     async def _discard_all(self, request: Request) -> Response:
-        return await self._apply_to_letters(request, self._store.discard)
+        return await self._apply_to_letters(request, client_of(request, self.client).operations.discard)
 
     async def _apply_to_letters(
         self, request: Request, act: Callable[[DeadLetterEntry], Awaitable[object]]

@@ -7,9 +7,12 @@ from support.asgi import event_stream, request
 from support.dashboard import NASTY, letter, publish, watching
 from support.factory import echo
 from support.history import TEAM, WORKFLOW, completed, ended, started, store
+from support.waiting import until
 
 from pointsman.bus.memory.bus import MemoryBus
+from pointsman.client.client import Client
 from pointsman.engine.log.requests import workflow_of_request
+from pointsman.web.users import User, Users, token_digest
 from pointsman_schemas.events import Control, Request
 from pointsman_schemas.ids import workflow_id_for
 
@@ -28,6 +31,29 @@ async def test_dead_letters_are_listed_shown_and_discarded() -> None:
     assert shown.json["decoded"] == {}
     assert gone.json == {"discarded": True}
     assert [(one["id"], one["message"]) for one in after.data["letters"]] == [("d2", NASTY)]
+
+
+async def test_records_of_discards_and_replays_name_the_user_of_the_dashboard() -> None:
+    bus, users = MemoryBus(), Users([User("grace", "operate", token_digest("t0ken"))])
+    await store(bus, *completed())
+    for name in ("d1", "d2", "d3", "d4"):
+        await publish(bus, f"pointsman.dead.{TEAM}.{WORKFLOW}.{name}", letter(name))
+    await bus.registry.announce(echo(TEAM).card.model_copy(update={"instance": "i1"}))
+    async with watching(bus, users) as dashboard:
+        await until(lambda: len(dashboard.letters) == 4)
+        done = [
+            await request(dashboard.app, "POST", path, body, authorization="Bearer t0ken")
+            for path, body in (
+                ("/api/dead-letters/d1/discard", {}),
+                ("/api/dead-letters/d2/replay", {"as_new": True}),
+                ("/api/dead-letters/discard", {"until": 100}),
+            )
+        ]
+    records = await Client(bus).operations.audit()
+
+    assert [each.status for each in done] == [200, 200, 200]
+    assert {each.actor for each in records} == {"grace"}
+    assert sorted(each.content.action for each in records) == ["discard", "discard", "discard", "replay"]
 
 
 async def test_replay_into_an_ended_workflow_is_refused_with_an_alternative() -> None:

@@ -8,6 +8,10 @@
 | a result or a control, its workflow running | publishes the event again |
 
 Every new id follows from the id of the letter. So two replays of one letter make one workflow, or one new attempt.
+
+The broker binds the origin in the subject of a letter to its publisher, and nothing in its body. A worker may publish
+letters of its agent. So a replay sends only what this origin can have received: requests, controls and results of the
+team, and tasks that were handed to the agent.
 """
 
 from __future__ import annotations
@@ -30,6 +34,7 @@ from pointsman.engine.log.reader import (
     imported_from,
     newest_commit,
     read_commit,
+    read_entries,
     read_workflow_started,
 )
 from pointsman.engine.log.requests import workflow_of_request
@@ -42,7 +47,7 @@ from pointsman.ports.clock import Clock
 from pointsman_schemas.envelope import Envelope, decode, encode, read_identity
 from pointsman_schemas.events import Audit, Control, DeadLetter, Event, Request, Result
 from pointsman_schemas.ids import derive_id, workflow_id_for
-from pointsman_schemas.log import TaskReopened, WorkflowEnded
+from pointsman_schemas.log import TaskDispatched, TaskReopened, WorkflowEnded
 from pointsman_schemas.strict_json import compact_json, dump, parse, parse_json
 from pointsman_schemas.subjects import Subjects
 
@@ -229,6 +234,7 @@ class DeadLetters:
                 "replay it there; `pointsman dead discard` removes it here"
             )
         kind = self._subjects.kind_of(content.subject)
+        await self._check_origin(content, kind)
         if kind == "request":
             action, workflow = "request", await self._replay_request(letter)
         elif as_new:
@@ -247,6 +253,41 @@ class DeadLetters:
             )
         await self._store_audit("replay", content)
         return ReplayResult(content.id, action, workflow, removed=not keep and await self._remove(letter))
+
+    async def _check_origin(self, content: DeadLetter, kind: str) -> None:
+        """Refuse a letter about a message that its origin cannot have received.
+
+        Raises:
+            NotReplayableError: The message was sent to another team or agent, or belongs to another workflow.
+        """
+        tokens = content.subject.split(".")[2:]
+        match kind:
+            case "request":
+                own = tokens[:1] == [content.origin]
+            case "control":
+                own = tokens[:2] == [content.origin, content.workflow_id]
+            case "result":
+                own = tokens[:1] + tokens[2:3] == [content.origin, content.workflow_id]
+            case "handoff" | "schedule":
+                own = await self._was_handed(content)
+            case _:
+                return  # is not replayed
+        if not own:
+            raise NotReplayableError(
+                f"dead letter {content.id} is of {content.origin}, and {content.subject!r} is no subject on which "
+                f"{content.origin} receives messages of its workflow: a program with the rights of {content.origin} "
+                "may have forged it; `pointsman dead discard` removes it"
+            )
+
+    async def _was_handed(self, content: DeadLetter) -> bool:
+        """Return True if the task of a letter was handed to the origin, or to no agent."""
+        if content.workflow_id is None or content.task_id is None:
+            return True  # is not replayed
+        entries = await read_entries(self._bus, self._subjects, content.workflow_id)
+        agents = {
+            each.agent for each in entries if isinstance(each, TaskDispatched) and each.task_id == content.task_id
+        }
+        return content.origin in agents or not agents
 
     async def _replay_request(self, letter: DeadLetterEntry) -> str:
         """Publish the request under a new id, which follows from the letter.
@@ -417,9 +458,16 @@ def read_dead_letter(stored: StoredMessage) -> DeadLetterEntry:
 
     Raises:
         ContractError: The message is not a dead letter.
+        UndecodableEventError: The message is not the letter that its subject names.
     """
     _, body = decode(stored.headers, stored.body)
-    return DeadLetterEntry(stored.sequence, stored.subject, parse(DeadLetter, body), imported_from(stored))
+    content = parse(DeadLetter, body)
+    named, said = stored.subject.rsplit(".", 3)[1:], [content.origin, content.workflow_id or "none", content.id]
+    if named != said:
+        raise UndecodableEventError(
+            f"the dead letter speaks of origin, workflow and id {said}, and its subject of {named}; publish both alike"
+        )
+    return DeadLetterEntry(stored.sequence, stored.subject, content, imported_from(stored))
 
 
 def _has_ended_message(content: DeadLetter, end: WorkflowEnded) -> str:

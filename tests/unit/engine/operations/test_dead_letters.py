@@ -15,7 +15,7 @@ from support.history import START, TEAM, WORKFLOW, at, completed, ended, failing
 from pointsman.bus.memory.bus import MemoryBus
 from pointsman.engine.operations.dead_letters import DeadLetters, NotReplayableError
 from pointsman.engine.process.dead_lettering import stream_of
-from pointsman.errors import NotFoundError
+from pointsman.errors import NotFoundError, UndecodableEventError
 from pointsman_schemas.envelope import Envelope, decode, encode
 from pointsman_schemas.events import AttemptError, Control, DeadLetter, Request
 from pointsman_schemas.ids import derive_id, workflow_id_for
@@ -277,7 +277,8 @@ async def test_letter_for_a_dead_agent_is_not_replaced_by_a_new_workflow(bus: Me
 async def test_a_result_of_a_running_workflow_is_published_again(bus: MemoryBus, letters: DeadLetters) -> None:
     await store(bus, *failing())
     subject = f"pointsman.result.{TEAM}.fitter.{WORKFLOW}.t1.1.token"
-    await bury(bus, subject=subject, body=base64.b64encode(b'{"late": true}').decode(), headers={"ce-id": "old"})
+    body = base64.b64encode(b'{"late": true}').decode()
+    await bury(bus, origin=TEAM, subject=subject, body=body, headers={"ce-id": "old"})
 
     done = await letters.replay(await letters.get("d1"))
 
@@ -314,3 +315,40 @@ async def test_letter_of_a_missing_log_is_not_found(bus: MemoryBus, letters: Dea
     for as_new in (False, True):
         with pytest.raises(NotFoundError):
             await letters.replay(await letters.get("d1"), as_new=as_new)
+
+
+FOREIGN = {
+    "request": {"subject": "pointsman.request.payroll.cfo"},
+    "approval": {"subject": f"pointsman.control.{TEAM}.{WORKFLOW}.approve.ops.x"},
+    "result": {"subject": f"pointsman.result.{TEAM}.tester.{WORKFLOW}.t1.1.token"},
+    "task of another agent": {"origin": "spy", "subject": f"pointsman.handoff.spy.{TEAM}.{WORKFLOW}.t1.1"},
+}
+
+
+@pytest.mark.parametrize("as_new", [False, True])
+@pytest.mark.parametrize("forged", FOREIGN.values(), ids=FOREIGN)
+async def test_letter_of_a_worker_replays_nothing_that_was_sent_to_others(
+    bus: MemoryBus, letters: DeadLetters, forged: dict[str, str], *, as_new: bool
+) -> None:
+    """A worker may publish letters of its agent. An operator that replays a forged letter must do nothing for it."""
+    await store(bus, *failing())
+    await bury(bus, **forged)
+    before = [await all_of(bus, f"pointsman.{kind}.>") for kind in ("request", "control", "result")]
+
+    with pytest.raises(NotReplayableError, match="forged"):
+        await letters.replay(await letters.get("d1"), as_new=as_new)
+
+    assert [await all_of(bus, f"pointsman.{kind}.>") for kind in ("request", "control", "result")] == before
+
+
+@pytest.mark.parametrize("said", [{"origin": TEAM}, {"workflow_id": "wf_other"}, {"id": "d2"}], ids=str)
+async def test_letter_that_contradicts_its_subject_is_ignored(
+    bus: MemoryBus, letters: DeadLetters, said: dict[str, str]
+) -> None:
+    await bury(bus, "true")
+    forged = (await letters.get("true")).content.model_copy(update={"id": "d1", **said})
+    await bus.publish(SUBJECTS.dead_letter("fitter", WORKFLOW, "d1"), dump(forged), {})
+
+    assert [letter.content.id for letter in await letters.list()] == ["true"]
+    with pytest.raises(UndecodableEventError):
+        await letters.get("d1")
