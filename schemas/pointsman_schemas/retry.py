@@ -1,4 +1,4 @@
-"""The retry policy of a team or a task: how many attempts a task has, how long they wait, and which errors end it."""
+"""The retry policy of a team or a task: the number of attempts, the delays between attempts, and the final errors."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FINAL_KINDS = frozenset(
         ErrorKind.OUTCOME_UNKNOWN,
     }
 )
-"""Kinds of errors that a policy may not retry: a decision ended the attempt, or its effects may have happened."""
+"""Kinds of errors that a policy may not retry: the attempt was ended by a decision, or may have had effects."""
 
 _MAX_DELAY_S = 86_400.0
 """Longest delay that a policy may set, in seconds: one day."""
@@ -36,13 +36,17 @@ _Kind: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=64)
 class RetryPolicy(Frozen):
     """The retries of a task after failed attempts.
 
-    An attempt is retried if its error is marked as retryable, unless `no_retry_on` names its kind; an error of a kind
-    in `retry_on` is retried also if it is not marked. If the error states a delay (`retry_after`), that delay is used.
-    An output that failed a check is requested again without a delay.
+    A failed attempt is retried if its error is marked as retryable, or if `retry_on` names the kind of the error. It is
+    never retried if `no_retry_on` names the kind. If the error states a delay (`retry_after`), that delay is used. An
+    output that failed a check is requested again without a delay.
     """
 
     attempts: int = Field(
-        default=3, strict=True, ge=1, le=20, description="Attempts at a task; its fallback agent gets one more."
+        default=3,
+        strict=True,
+        ge=1,
+        le=20,
+        description="Attempts of a task by its agent; a fallback agent has one more attempt.",
     )
     backoff: float = Field(
         default=1.0, strict=True, ge=0, le=_MAX_DELAY_S, description="Seconds before the first retry."
@@ -112,13 +116,14 @@ class RetryPolicy(Frozen):
         return min(self.backoff * self.factor ** min(attempt - 1, _MAX_GROWTHS), self.max_backoff)
 
     def within(self, bound: RetryPolicy) -> RetryPolicy:
-        """Return this policy without anything that another policy does not allow.
+        """Return this policy, limited to the attempts and the kinds of errors that another policy also allows.
 
         Args:
             bound: The other policy.
 
         Returns:
-            A policy with at most as many attempts, that retries no kind of error that `bound` does not retry.
+            The limited policy. It has at most the attempts of `bound`, and retries only errors that `bound` retries,
+            too.
         """
         return self.model_copy(
             update={

@@ -112,7 +112,7 @@ async def test_several_subjects_are_followed_in_the_order_of_the_stream(tmp_path
 
         async def write(number: int) -> None:
             for _ in range(number):
-                names = "aaabdbab"  # no message of c, and messages of another subject
+                names = "aaabdbab"  # there is no message of subject c; the reader does not follow d
                 await asyncio.gather(*(root.publish(f"own.log.{name}.w", b"", {}) for name in names))
 
         await write(20)
@@ -171,7 +171,7 @@ async def test_a_card_that_is_renewed_during_the_first_read_is_listed(
 
 
 async def test_a_bound_reader_of_a_cluster_finds_what_was_stored(tmp_path: Path) -> None:
-    """Of the reads that follow an acknowledgement at once, replicas answered one in twenty without the message."""
+    """When a read immediately followed the acknowledgement, a replica lacked the message in one of twenty reads."""
     async with NatsCluster(tmp_path) as cluster:
         settings = Settings(url=cluster.url, namespace="own", replicas=3)
         writer = await connect(settings, name="writer", wait=TIMEOUT_S)

@@ -37,7 +37,7 @@ from pointsman_schemas.events import AttemptError, DeadLetter
 from pointsman_schemas.strict_json import dump
 from pointsman_schemas.team import Limits, RetryPolicy, Team
 
-pytestmark = pytest.mark.timeout(120)  # a browser on a busy machine; alone, each takes two or three seconds
+pytestmark = pytest.mark.timeout(120)  # a browser is slow on a busy machine; alone, a test takes three seconds
 
 ROOT = Path(__file__).parents[2]
 NASTY = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>"

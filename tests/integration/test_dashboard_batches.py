@@ -22,7 +22,7 @@ from pointsman_schemas.events import Usage
 from pointsman_schemas.plan import Plan
 from pointsman_schemas.team import Fixed, Limits, Team
 
-pytestmark = pytest.mark.timeout(120)  # a browser on a busy machine; alone, each takes two or three seconds
+pytestmark = pytest.mark.timeout(120)  # a browser is slow on a busy machine; alone, a test takes three seconds
 
 PLAN = Plan.model_validate({"goal": "answer", "tasks": [{"id": "answer", "agent": "clerk", "intent": "answer"}]})
 TEAM = Team(name="clerks", strategy=Fixed(plan=PLAN, synthesizer=None), limits=Limits(deadline=60))

@@ -32,7 +32,7 @@ from pointsman_schemas.role_io import Synthesis, SynthesizerInput
 from pointsman_schemas.strict_json import dump
 from pointsman_schemas.team import Limits, PlanAndExecute, Team
 
-pytestmark = pytest.mark.timeout(120)  # a browser on a busy machine; alone, each takes two or three seconds
+pytestmark = pytest.mark.timeout(120)  # a browser is slow on a busy machine; alone, a test takes three seconds
 
 DESK = Team(name="desk", limits=Limits(deadline=60))
 

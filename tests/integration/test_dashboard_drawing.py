@@ -22,7 +22,7 @@ from pointsman_schemas.plan import Plan, PlannedTask
 from pointsman_schemas.strict_json import dump
 from pointsman_schemas.subjects import Subjects
 
-pytestmark = pytest.mark.timeout(120)  # a browser on a busy machine; alone, each takes two or three seconds
+pytestmark = pytest.mark.timeout(120)  # a browser is slow on a busy machine; alone, a test takes three seconds
 
 COUNTING = """where => {
   const touched = new Set();
@@ -109,7 +109,7 @@ async def test_plan_of_500_tasks_is_drawn_whole_in_a_stable_order(browser: Brows
                 backwards.append(dispatched(name, "fitter", 3))
             backwards.append(succeeded(name, "fitter", 3, 4))
         await store(bus, *backwards, number=3)
-        # Not `expect`: while it waits it lists what a screen reader would say, for 20 s of a page of a thousand events.
+        # Not `expect`: while `expect` waits, it builds the text for a screen reader, which takes 20 s for 1,000 events.
         await page.get_by_text("500 of 500 tasks done").wait_for()
         then = await page.locator(".node").evaluate_all(order)
         kept = await page.locator(".node[data-task=t499].good").evaluate("node => node.kept")

@@ -1,4 +1,4 @@
-"""The dashboard without a mouse: what is decided by Tab and Enter, and the focus through what changes meanwhile."""
+"""The dashboard without a mouse: Tab and Enter reach every action, and the focus stays while the page changes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from pointsman.webhooks.endpoint_store import EndpointStore
 from pointsman_schemas.card import AgentCard
 from pointsman_schemas.team import Limits, PlanAndExecute, RetryPolicy, Team
 
-pytestmark = pytest.mark.timeout(120)  # a browser on a busy machine; alone, each takes two or three seconds
+pytestmark = pytest.mark.timeout(120)  # a browser is slow on a busy machine; alone, a test takes three seconds
 
 FOCUSED = """() => {
   const here = document.activeElement, styles = [getComputedStyle(here), getComputedStyle(here, "::after")];
@@ -42,7 +42,7 @@ async def focused(page: Page) -> tuple[str, str, bool]:
 
 
 async def tab_to(page: Page, name: str) -> None:
-    """Press Tab until what is called `name` has the focus, which is seen at every step on the way."""
+    """Press Tab until the element `name` has the focus. The focus must be visible at each step."""
     for _ in range(30):
         await page.keyboard.press("Tab")
         here, element, seen = await focused(page)
@@ -53,7 +53,7 @@ async def tab_to(page: Page, name: str) -> None:
 
 
 async def tab_stops(page: Page) -> list[str]:
-    """Press Tab through the content of a page. Return the names of the stops, at each of which the focus is seen."""
+    """Press Tab through the content of a page, with a visible focus at each stop. Return the names of the stops."""
     await page.locator("main").focus()
     stops: list[str] = []
     for _ in range(80):
@@ -255,7 +255,7 @@ async def test_an_approval_is_changed_and_given_by_keyboard_while_others_are_ans
         await page.keyboard.insert_text('{"amount": 90')
         await client.operations.approve(first)
         await expect(page.locator(".letter")).to_have_count(1)
-        await page.keyboard.insert_text("}")  # it has its text and the focus still
+        await page.keyboard.insert_text("}")  # the field still has its text and the focus
         await tab_to(page, f"Approve {second}")
         await page.keyboard.press("Enter")
         await expect(page.locator(".letter")).to_have_count(0)

@@ -17,7 +17,7 @@ from pointsman.bus.memory.bus import MemoryBus
 from pointsman.web.users import User, Users, token_digest
 from pointsman_schemas.team import Pipeline, Stage, Team
 
-pytestmark = pytest.mark.timeout(120)  # a browser on a busy machine; alone, each takes two or three seconds
+pytestmark = pytest.mark.timeout(120)  # a browser is slow on a busy machine; alone, a test takes three seconds
 
 TEAM = Team(name="crew", strategy=Pipeline(stages=(Stage(agent="a"),)))
 

@@ -16,7 +16,7 @@ from pointsman.authoring.agent import agent
 from pointsman.authoring.context import Context
 from pointsman_schemas.team import Limits, PlanAndExecute, Team
 
-pytestmark = pytest.mark.timeout(120)  # a browser on a busy machine; alone, each takes two or three seconds
+pytestmark = pytest.mark.timeout(120)  # a browser is slow on a busy machine; alone, a test takes three seconds
 
 TEAM = Team(name="bank", strategy=PlanAndExecute(synthesizer=None), limits=Limits(deadline=600))
 

@@ -15,7 +15,7 @@ from support.factory import echo, planner_of, synthesizer
 from pointsman.bus.memory.bus import MemoryBus
 from pointsman.web.users import User, Users, token_digest
 
-pytestmark = pytest.mark.timeout(120)  # a browser on a busy machine; alone, each takes two or three seconds
+pytestmark = pytest.mark.timeout(120)  # a browser is slow on a busy machine; alone, a test takes three seconds
 
 MEMBERS = [planner_of(factory.ONE_TASK), echo("a"), synthesizer]
 VALID = {"name": "report", "team": "crew", "input": "Is it up?", "cron": "0 9 * * 1-5"}

@@ -24,7 +24,7 @@ from pointsman.web.users import User, Users, token_digest
 from pointsman.webhooks.endpoint_store import EndpointStore
 from pointsman.webhooks.service import WebhookService
 
-pytestmark = pytest.mark.timeout(120)  # a browser on a busy machine; alone, each takes two or three seconds
+pytestmark = pytest.mark.timeout(120)  # a browser is slow on a busy machine; alone, a test takes three seconds
 
 MEMBERS = [planner_of(factory.ONE_TASK), echo("a"), synthesizer]
 

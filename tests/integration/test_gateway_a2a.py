@@ -1,4 +1,4 @@
-"""The A2A door of the gateway, over a real broker and real HTTP, with the official SDK as the client."""
+"""The A2A endpoint of the gateway, over a real broker and real HTTP, with the official SDK as the client."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The AG-UI door of the gateway: streams that a validator of the protocol accepts, over a real broker and real HTTP."""
+"""The AG-UI endpoint of the gateway: a validator of the protocol accepts each stream, over a real broker and HTTP."""
 
 from __future__ import annotations
 

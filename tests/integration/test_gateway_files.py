@@ -1,4 +1,4 @@
-"""Files over the gateway: uploads, downloads with ranges, and files in the requests of each door."""
+"""Files over the gateway: uploads, downloads with ranges, and files in the requests of each protocol."""
 
 from __future__ import annotations
 

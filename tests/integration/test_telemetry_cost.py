@@ -27,9 +27,9 @@ _TASKS: list[dict[str, Any]] = [
 ]
 _AGENTS = [planner_of(*_TASKS), echo("a"), echo("b"), synthesizer]
 _WARM_UP, _COUNTED = 5, 20  # workflows
-_NOBODY = "http://127.0.0.1:9"
+_NO_COLLECTOR = "http://127.0.0.1:9"
 _WITH, _AWAY = 1.25, 1.17
-"""Calls a workflow with telemetry, for each without. They were 1.20 and 1.11."""
+"""Largest ratio of the calls with telemetry to the calls without. The measured ratios were 1.20 and 1.11."""
 
 
 @pytest.mark.timeout(120)
@@ -38,16 +38,16 @@ async def test_telemetry_adds_few_calls_and_fewer_while_its_collector_is_away(
 ) -> None:
     settings = settings.model_copy(update={"log_level": "warning"})
     without = await _calls(settings)
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", _NOBODY)
-    for variable in ("OTEL_BSP_SCHEDULE_DELAY", "OTEL_METRIC_EXPORT_INTERVAL"):  # nothing is sent while it is counted
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", _NO_COLLECTOR)
+    for variable in ("OTEL_BSP_SCHEDULE_DELAY", "OTEL_METRIC_EXPORT_INTERVAL"):  # no export while calls are counted
         monkeypatch.setenv(variable, "600000")
     monkeypatch.setenv("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "2048")
     exporting = telemetry.setup("counted", settings=settings)
     try:
         with_it = await _calls(settings)
-        door = cast(ExportGate, traces._sink)
-        door._failed()
-        door._retried_at += 600
+        gate = cast(ExportGate, traces._sink)
+        gate._failed()
+        gate._retried_at += 600
         away = await _calls(settings)
     finally:
         await exporting.shutdown(0.1)
@@ -57,11 +57,11 @@ async def test_telemetry_adds_few_calls_and_fewer_while_its_collector_is_away(
 
 
 async def _calls(settings: Settings) -> float:
-    """Return the calls for one workflow of all its processes; its caller is not counted."""
+    """Return the function calls for one workflow, in all processes except for the caller."""
     async with _running(settings) as caller, aclosing(_outcomes(caller, settings)) as outcomes:
 
         async def play(count: int) -> None:
-            """One workflow after the other, because concurrent inputs would be batched differently each time."""
+            """Run one workflow after the other, because concurrent inputs would be batched differently each time."""
             for _ in range(count):
                 await caller.publish(f"{settings.namespace}.request.crew.anonymous", b'{"input": "hello"}', {})
                 assert b'"status":"completed"' in await anext(outcomes)

@@ -1,4 +1,4 @@
-"""A team that acts on the message ids of the compliance kit of A2A, and teams for the tests of the A2A door.
+"""A team that acts on the message ids of the compliance kit of A2A, and teams for the tests of the A2A endpoint.
 
 `make serve-a2a-kit` serves the team of the kit. Its planner reads the id of the message
 that began a task in the metadata of the request, and gives the beginning of the id to the one agent of the team.

@@ -104,7 +104,7 @@ class AgentFactory(Agent):
         for each in tools:
             if not isinstance(each, Tool):
                 raise ConfigurationError(
-                    f"factory {name} has {each!r} among its tools, which is no tool; list @tool functions"
+                    f"factory {name} has {each!r} among its tools, which is not a tool; list @tool functions"
                 )
         if max_tools < 0 or max_instructions < 1:
             raise ConfigurationError(

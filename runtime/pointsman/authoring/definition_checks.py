@@ -1,4 +1,4 @@
-"""Check the definition of an LLM agent: its author gets the error at once, not the sender of the first task."""
+"""Check the definition of an LLM agent. An error is raised when the agent is defined, before its first task."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def tools_by_name(tools: Sequence[Tool[..., Any]], agent: str, durable: bool) ->
         The tools by name.
 
     Raises:
-        ConfigurationError: Two tools have the same name, or one approval of a tool could serve for two calls.
+        ConfigurationError: Two tools have the same name, or one approval could allow two calls of a tool.
     """
     repeated = [tool for tool, count in Counter(tool.name for tool in tools).items() if count > 1]
     if repeated:
@@ -46,9 +46,9 @@ def tools_by_name(tools: Sequence[Tool[..., Any]], agent: str, durable: bool) ->
     for tool in () if durable else tools:
         if tool.approval and not tool.idempotent:
             raise ConfigurationError(
-                f"agent {agent} has durable=False and the tool {tool.name}, which a person must allow and which is not "
-                "idempotent: an attempt that continues would make the allowed call again. Leave the agent durable, or "
-                "make the tool safe to repeat, by Context.idempotency_key, and set idempotent=True"
+                f"agent {agent} has durable=False and the tool {tool.name}, which needs an approval and is not "
+                "idempotent: a repeated attempt would make the approved call again. Leave out durable=False, or "
+                "make the tool safe to repeat with Context.idempotency_key, and set idempotent=True"
             )
     return {tool.name: tool for tool in tools}
 
@@ -64,13 +64,13 @@ def check_tools(tools: Any, agent: str) -> tuple[Tool[..., Any] | ToolSource, ..
         The tools.
 
     Raises:
-        ConfigurationError: Something else is among the tools.
+        ConfigurationError: An element is neither a tool nor a source of tools.
     """
     for each in (listed := as_list(tools, "tools", agent)):
         if not isinstance(each, Tool) and not (hasattr(each, "tools") and hasattr(each, "close")):
             what = getattr(each, "__name__", None) or repr(each)
             raise ConfigurationError(
-                f"agent {agent} has {what} among its tools, which is no tool; write @tool above its def, or give a "
+                f"agent {agent} has {what} among its tools, which is not a tool; write @tool above its def, or give a "
                 "source of tools, such as mcp_tools(...)"
             )
     return listed
@@ -84,7 +84,7 @@ def model_specs(model: Any, agent: str) -> tuple[str | Model | None, ...]:
         agent: The name of the agent.
 
     Returns:
-        The models; None stands for the default.
+        The models; None means the default model.
 
     Raises:
         ConfigurationError: A given value cannot be a model.
@@ -140,7 +140,7 @@ def output_schema(output: Any, agent: str) -> dict[str, JsonValue] | None:
         The schema; None for text.
 
     Raises:
-        ConfigurationError: The type is no pydantic model.
+        ConfigurationError: The type is not a pydantic model.
     """
     if output is None:
         return None

@@ -1,4 +1,4 @@
-"""Files of an attempt: those of its request and of earlier tasks, and those that the agent returns."""
+"""Files of an attempt: the agent reads files of the request and of earlier tasks, and returns new files."""
 
 from __future__ import annotations
 
@@ -85,7 +85,9 @@ class ContextFile:
             ConfigurationError: The attempt has no object store.
         """
         if self._source is None:
-            raise ConfigurationError(f"the file {self.name!r} has no content here; run the agent in a worker")
+            raise ConfigurationError(
+                f"the file {self.name!r} cannot be read outside a worker; run the agent in a worker"
+            )
         return self._source.read(self.file)
 
     async def read(self, max_bytes: int = _DEFAULT_READ_BYTES) -> bytes:
@@ -113,7 +115,7 @@ class ContextFile:
         """Save the file, and check its digest. A damaged file is not saved.
 
         Args:
-            path: The path, or an existing folder, in which the file gets its own name.
+            path: The path of the new file, or an existing folder. In a folder, the file keeps its name.
 
         Returns:
             The path of the saved file.
@@ -132,7 +134,8 @@ class ContextFile:
 class Files(Mapping[str, ContextFile]):
     """The files of an attempt by name, and the files that the agent returns.
 
-    If an earlier task returned a file with the name of another file, the name of its task comes first: `scan/page.png`.
+    If several files have the same name, the later files are found by the name of the task and the file:
+    `scan/page.png`.
 
     Args:
         files: The files that the attempt may read.
@@ -146,7 +149,7 @@ class Files(Mapping[str, ContextFile]):
             self._files.setdefault(name, each)
         self._transfer = transfer
         self.returned: list[File] = []
-        """The files that go with the result of the attempt."""
+        """The files that are sent with the result of the attempt."""
 
     def __getitem__(self, name: str) -> ContextFile:
         try:
@@ -167,7 +170,7 @@ class Files(Mapping[str, ContextFile]):
         Args:
             name: Name of the file, without a folder, unique among the returned files.
             content: Bytes, a path, an open binary file, or pieces of bytes.
-            media_type: Media type; by default by the ending of the name.
+            media_type: Media type. Default: guessed from the ending of the name.
 
         Returns:
             The reference to the file.
@@ -177,7 +180,7 @@ class Files(Mapping[str, ContextFile]):
             ContractError: The name or the media type is not valid, or the file is too large.
         """
         if self._transfer is None:
-            raise ConfigurationError(f"the file {name!r} cannot be stored here; run the agent in a worker")
+            raise ConfigurationError(f"the file {name!r} cannot be stored outside a worker; run the agent in a worker")
         file = await self._transfer.store(name, media_type or guess_media_type(name), content)
         same = [each for each in self.returned if each.name == file.name]
         if same and same != [file]:
@@ -231,7 +234,7 @@ async def save_pieces(pieces: AsyncGenerator[bytes, None], target: Path) -> None
     """Write pieces to a file that only its owner can read. The file appears when all pieces are written.
 
     Args:
-        pieces: The pieces, which raise an error at the end if they are damaged.
+        pieces: The pieces. A damaged file raises an error after the last piece.
         target: The path of the file.
     """
     handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name[:100]}.")

@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class Lifespan(Generic[T]):
-    """Resources of a worker. A call returns an async context manager that opens them, also in a test.
+    """Resources of a worker. A call returns an async context manager that opens the resources. Tests may call it, too.
 
     Args:
         function: Async generator function that yields once, or function that returns an async context manager.
@@ -33,7 +33,7 @@ class Lifespan(Generic[T]):
         name = getattr(function, "__name__", repr(function))
         if not callable(function) or inspect.iscoroutinefunction(function) or inspect.signature(function).parameters:
             raise ConfigurationError(
-                f"the lifespan {name} does not fit; expected `async def {name}():` without parameters that yields once"
+                f"the lifespan {name} is not valid; expected `async def {name}():` without parameters that yields once"
             )
         self.name = name
         code = getattr(inspect.unwrap(function), "__code__", None)
@@ -57,9 +57,9 @@ def lifespan(function: Callable[[], AsyncIterator[T] | AbstractAsyncContextManag
     """Make a lifespan of an async generator function that yields the resources of a worker once.
 
     Before a worker takes work, the worker opens the lifespans of its modules, in the order of their definition, on the
-    loop of its agents. It closes them in reverse order after its agents have stopped. Agents and tools get
-    a value by its type: `context.dep(Database)`. A tuple or a list yields several values. An exception before `yield`
-    ends the worker with exit code 2.
+    loop of its agents. After the agents have stopped, the worker closes the lifespans in reverse order. Agents and
+    tools get a value by its type: `context.dep(Database)`. Yield a tuple or a list to give several values. An exception
+    before `yield` ends the worker with exit code 2.
 
     Args:
         function: Async generator function without parameters, or function that returns an async context manager.

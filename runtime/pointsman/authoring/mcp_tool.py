@@ -39,7 +39,7 @@ class McpServer(Protocol):
 
 
 class _ObjectArguments(ToolArguments):
-    """The arguments of a tool whose server checks them: any object, as the one argument of a function."""
+    """The arguments of a tool of an MCP server: any object. The server checks the object."""
 
     def parse(self, text: str) -> BaseModel:
         try:
@@ -47,7 +47,7 @@ class _ObjectArguments(ToolArguments):
         except ContractError as error:
             raise self.refusal(str(error)) from None
         if not isinstance(value, dict):
-            raise self.refusal("they are no object")
+            raise self.refusal("the arguments are not a JSON object")
         return self.check(value)
 
     def check(self, arguments: Mapping[str, object]) -> BaseModel:
@@ -69,7 +69,7 @@ class McpTool(Tool[..., Any]):
         approval: True if a person must allow each call.
 
     Raises:
-        ConfigurationError: The input of the tool is no object.
+        ConfigurationError: The input of the tool is not an object.
     """
 
     _arguments_type = _ObjectArguments
@@ -96,7 +96,7 @@ class McpTool(Tool[..., Any]):
 
 
 def safe_name(name: str, taken: Mapping[str, object]) -> str:
-    """Return a name that all providers accept and that is not `taken`, the same in every process.
+    """Return a name that all providers accept and no other tool has. Each process gets the same name.
 
     Args:
         name: The name that the server gives.
@@ -121,7 +121,7 @@ def result_value(result: CallToolResult) -> Any:
     parts = [_content_part(block) for block in result.content]
     text = "\n".join(parts)
     if result.is_error:
-        raise TaskError(text or "the tool failed and did not say why")
+        raise TaskError(text or "the tool failed without a reason")
     fields = result.structured_content
     if fields is None:
         return text

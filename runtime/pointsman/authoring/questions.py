@@ -1,4 +1,4 @@
-"""Ask a person from within an attempt: return the answer, or end the attempt until the answer has arrived."""
+"""Ask a person a question during an attempt. Return the answer, or end the attempt until the answer has arrived."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from pointsman_schemas.strict_json import compact_json
 __all__ = ["MAX_CHOICES", "NO_DEFAULT", "ask"]
 
 MAX_CHOICES: Final = 100
-"""Most choices of one question."""
+"""Largest number of choices of one question."""
 
 NO_DEFAULT: Final[Any] = object()
-"""The default of a question that fails without an answer in time."""
+"""Value of `default` for a question without a default answer. Such a question fails if no answer arrives in time."""
 
 
 def ask(

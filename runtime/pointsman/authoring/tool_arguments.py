@@ -18,12 +18,12 @@ from pointsman_schemas.typed_values import find_unwritable, writer_of
 
 __all__ = ["ToolArguments"]
 
-_FIELD_KEY = re.compile(r"(?:(?<=^)|(?<=; ))p\d+(?=[.:])")  # a field of the model of a tool's arguments, in an error
+_FIELD_KEY = re.compile(r"(?:(?<=^)|(?<=; ))p\d+(?=[.:])")  # the key of a field, such as p0, in an error of pydantic
 _MEMORY_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+>")  # as in <object at 0x7f0a5c3d1e10>
 
 
 class ToolArguments:
-    """The arguments of one tool, as a model that the parameters of its function describe.
+    """The arguments of one tool: a pydantic model with a field for each parameter of the tool's function.
 
     Args:
         tool: The name of the tool.
@@ -92,7 +92,7 @@ class ToolArguments:
             writer_of(self._model).check(checked)  # an instance may have been changed after it was made
         except ValidationError as error:
             raise self.refusal(_FIELD_KEY.sub(lambda found: self._names[found[0]], describe(error))) from None
-        except Exception as error:  # a validator that cannot cope with the changed instance
+        except Exception as error:  # a validator may raise any error for a changed instance
             raise self.refusal(f"a validator raised {type(error).__name__}") from None
         return checked
 
@@ -111,7 +111,7 @@ class ToolArguments:
             checked: The checked arguments.
 
         Raises:
-            ConfigurationError: A value is distinguished by its address in memory alone.
+            ConfigurationError: The `repr` of a value contains its address in memory, which differs between processes.
             TaskError: Pydantic cannot write a value, such as bytes that are not UTF-8 text.
         """
         try:
@@ -127,7 +127,7 @@ class ToolArguments:
             problem: The problem.
         """
         return TaskError(
-            f"bad arguments for {self._tool}: {problem}; call it as its schema says", kind=ErrorKind.INVALID_INPUT
+            f"bad arguments for {self._tool}: {problem}; follow the schema of the tool", kind=ErrorKind.INVALID_INPUT
         )
 
     def _repr_of(self, value: object) -> str:

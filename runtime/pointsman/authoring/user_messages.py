@@ -1,4 +1,4 @@
-"""Messages to the workflow, as one attempt reads them. Recorded reads are repeated with the same messages."""
+"""Read the messages to a workflow in an attempt. A read that is repeated after a restart returns the same messages."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from pointsman_schemas.events import ErrorKind, Handoff, Step, UserMessage
 __all__ = ["MAX_READS", "ReceivedMessages"]
 
 MAX_READS: Final = 1_000
-"""Reads of one attempt. Each read is a message on the bus, so a loop that polls must end."""
+"""Largest number of reads in one attempt. Each read is a message on the bus, so a loop that polls must end."""
 
 
 class ReceivedMessages:
-    """Messages to the workflow that an attempt has read, shared by the copies of its state.
+    """Messages to the workflow that an attempt has read. Copies of the attempt's state share this object.
 
     Args:
-        handoff: Handoff that the attempt works on, with the messages before the attempt.
-        reader: Reader of the messages since then, or None.
+        handoff: Handoff of the attempt, with the messages that arrived before the attempt.
+        reader: Reader of the messages that arrive during the attempt, or None.
         record: Record of the attempt, which stores each read.
     """
 
@@ -67,7 +67,7 @@ class ReceivedMessages:
         Args:
             turn: Number of the turn, from 1.
             step: Recorded read of this turn, or None.
-            answered: True if the answer of the turn is recorded: without a recorded read, it was given without
+            answered: True if the answer of the turn is recorded. Then a turn without a recorded read had no new
                 messages.
             fetch: True to look for messages since the handoff.
 

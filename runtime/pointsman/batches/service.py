@@ -65,7 +65,7 @@ class BatchProgress(NamedTuple):
     """The progress of a batch.
 
     Attributes:
-        counts: Numbers of rows by status: those of outcomes, `running`, `waiting` and `not_sent`.
+        counts: Numbers of rows by status: `running`, `waiting`, `not_sent`, or the status of the outcome.
         usage: Usage of the rows that have ended.
         problems: The newest rows that did not complete.
     """
@@ -119,7 +119,7 @@ class Batches(BatchRunner):
             team: The team.
             pieces: The rows: one JSON text or object a line.
             key: The caller's own name for the batch. The same rows under the same key are the same batch.
-            limits: The limits of the caller, which hold rows back. Default: none.
+            limits: The limits of the caller. Rows wait while a limit is reached. Default: none.
             name: The name of the file of the rows.
             max_row_bytes: Largest size of a row, in bytes.
             concurrency: Workflows at a time, 1 to 100.
@@ -191,8 +191,8 @@ class Batches(BatchRunner):
 
         Args:
             id: The batch.
-            action: `pause` to send no further rows, while workflows that run go on; `resume` to go on with a paused
-                batch; `cancel` to send no further rows, and to cancel the workflows that run.
+            action: `pause` stops sending rows, and running workflows continue; `resume` sends the remaining rows of a
+                paused batch; `cancel` stops sending rows, and cancels the running workflows.
 
         Returns:
             The batch.
@@ -209,7 +209,7 @@ class Batches(BatchRunner):
         return stored.record
 
     def progress(self, record: BatchRecord) -> BatchProgress:
-        """Return the progress of a batch: the rows that the record counts, and the others from the index.
+        """Return the progress of a batch: of the settled rows from the record, of all later rows from the index.
 
         Args:
             record: The batch.
@@ -229,7 +229,7 @@ class Batches(BatchRunner):
         return BatchProgress(counts, usage, problems[-MAX_PROBLEMS:])
 
     async def results(self, record: BatchRecord, after: int = 0) -> AsyncGenerator[BatchRow, None]:
-        """Yield the rows that have ended, in their order, as long as the log has their outcomes.
+        """Yield the rows that have ended, in order, without rows whose outcome was removed by retention.
 
         Args:
             record: The batch.
@@ -278,7 +278,7 @@ class Batches(BatchRunner):
 
 
 async def open_batches(client: Client, index: WorkflowIndex, settings: Settings) -> Batches:
-    """Return the batches of a namespace, for a process that feeds them.
+    """Return the batches of a namespace, for a process that sends their rows.
 
     Args:
         client: A connected client of the namespace.

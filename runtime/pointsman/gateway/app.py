@@ -29,7 +29,7 @@ from pointsman.gateway import (
     webhooks,
     workflows,
 )
-from pointsman.gateway.a2a.door import a2a_mount
+from pointsman.gateway.a2a.endpoint import a2a_mount
 from pointsman.gateway.access import Access, is_openai_path
 from pointsman.gateway.agui import runs
 from pointsman.gateway.batches import routes as batch_routes
@@ -38,7 +38,7 @@ from pointsman.gateway.cloud_events import CloudEvent
 from pointsman.gateway.context import Context
 from pointsman.gateway.events import WorkflowEvent
 from pointsman.gateway.files import routes as files
-from pointsman.gateway.mcp.door import mcp_routes
+from pointsman.gateway.mcp.endpoint import mcp_routes
 from pointsman.gateway.openai import chat, models, responses
 from pointsman.gateway.page import draw_page
 from pointsman.gateway.problems import Problem, ProblemError, problem_of, problem_response

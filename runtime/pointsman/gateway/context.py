@@ -1,4 +1,4 @@
-"""The parts of a running gateway, and the calls that its doors share."""
+"""The parts of a running gateway, and the calls that its protocols share."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from functools import partial
 from pointsman.batches.service import open_batches
 from pointsman.client.client import Client
 from pointsman.errors import ConfigurationError
-from pointsman.gateway.a2a.door import has_a2a, send_push_notifications
+from pointsman.gateway.a2a.endpoint import has_a2a, send_push_notifications
 from pointsman.gateway.a2a.push_store import PUSH_GROUP, PushStore
 from pointsman.gateway.app import make_app
 from pointsman.gateway.context import Context

@@ -61,7 +61,8 @@ class NKey:
             The key.
 
         Raises:
-            ValueError: The text is not a seed, or is damaged. The text of the error follows "a seed that".
+            ValueError: The text is not a seed, or is damaged. The message completes a sentence that begins with "a seed
+                that".
         """
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 

@@ -179,7 +179,7 @@ async def test_another_replica_goes_on_where_one_has_died() -> None:
 
 @pytest.mark.parametrize("wrong", [factory(), LLMAgent(name="a", description="b", instructions="c"), "double"])
 def test_made_agents_cannot_make_or_delegate(wrong: Any) -> None:
-    with pytest.raises(ConfigurationError, match="which is no tool"):
+    with pytest.raises(ConfigurationError, match="which is not a tool"):
         factory(tools=[wrong])
     with pytest.raises(ConfigurationError, match="several tools named double"):
         factory(tools=[double, double])

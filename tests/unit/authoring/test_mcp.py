@@ -218,7 +218,7 @@ def test_an_answer_is_its_fields_or_its_texts(result: CallToolResult, value: Any
 
 
 @pytest.mark.parametrize(
-    ("result", "said"), [(answer(TEXT, is_error=True), "said"), (answer(is_error=True), "did not say why")]
+    ("result", "said"), [(answer(TEXT, is_error=True), "said"), (answer(is_error=True), "failed without a reason")]
 )
 async def test_a_tool_s_failure_is_its_own_and_no_broken_connection(
     result: CallToolResult, said: str, server: FakeMcpServer

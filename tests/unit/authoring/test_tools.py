@@ -74,7 +74,7 @@ async def test_bad_arguments_are_a_result_with_the_fix(arguments: str) -> None:
 
     assert result.is_error
     assert result.text.startswith("bad arguments for find_charges: ")
-    assert result.text.endswith("call it as its schema says")
+    assert result.text.endswith("follow the schema of the tool")
 
 
 async def test_exceptions_and_values_that_are_no_json_are_results() -> None:

@@ -222,14 +222,14 @@ class TestLost:
         script = (
             "import os\n"
             "from pointsman.telemetry.fast.export_gate import ExportGate\n"
-            "door = ExportGate('spans', None, 1)\n"
-            "assert door.try_enter() and not door.try_enter()\n"
-            "door._lock.acquire()\n"
+            "gate = ExportGate('spans', None, 1)\n"
+            "assert gate.try_enter() and not gate.try_enter()\n"
+            "gate._lock.acquire()\n"
             "child = os.fork()\n"
             "if child == 0:\n"
-            "    os._exit(0 if door.try_enter() else 1)\n"
+            "    os._exit(0 if gate.try_enter() else 1)\n"
             "assert os.waitpid(child, 0)[1] == 0\n"
-            "assert not door.try_enter()\n"
+            "assert not gate.try_enter()\n"
         )
 
         ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)

@@ -1,4 +1,4 @@
-"""Create the streams of a namespace, hold their names for one connection, and create lost streams again."""
+"""Create the streams of a namespace, map each kind of stream to its name, and create lost streams again."""
 
 from __future__ import annotations
 
@@ -26,16 +26,17 @@ __all__ = ["StreamProvisioner"]
 
 _log = structlog.get_logger(__name__)
 
-_DOMAIN_PATIENCE_S = 5.0  # a leaf node tries once a second to reach its hub again
-_INCURABLE_PATIENCE_S = 1.0  # a server may refuse a request just after its start, and accept the same request later
-_MISSING_PATIENCE_S = 0.5  # a cluster that elects the leader of a stream still answers direct gets
-_SETUP_TIMEOUT_S = 30.0  # seconds set_up waits for a cluster that is still electing its leaders
+_DOMAIN_TIMEOUT_S = 5.0  # a leaf node tries once a second to reach its hub again
+_INCURABLE_TIMEOUT_S = 1.0  # a server may refuse a request just after its start, and accept the same request later
+_MISSING_TIMEOUT_S = 0.5  # short, because direct gets are answered even without a leader
+_SETUP_TIMEOUT_S = 30.0  # seconds that `set_up` waits for a cluster to elect its leaders
 
 
 class StreamProvisioner:
     """Creates and restores the streams of the namespace of `subjects`, at the broker of `connection`.
 
-    After `set_up`, `separate_handoffs` is True if handoffs have a separate stream, which the broker need not sync.
+    After `set_up`, `separate_handoffs` is True if handoffs have a separate stream. The broker may store this stream
+    without a sync to disk.
     """
 
     def __init__(self, connection: NatsConnection, subjects: Subjects, settings: Settings, clock: Clock) -> None:
@@ -57,7 +58,7 @@ class StreamProvisioner:
     async def set_up(self, *, create: bool) -> None:
         """Create or check the streams, as `ports.Bus` describes.
 
-        A process that may not ask for the configuration of a stream uses the streams that exist.
+        If the process has no permission to read the configuration of a stream, the existing streams are used unchanged.
         """
         if self._settings.provision:
             api = self._connection.api_subject
@@ -71,7 +72,7 @@ class StreamProvisioner:
         await self._use_existing()
 
     async def _use_existing(self) -> None:
-        """Use the streams that exist. One stream stands for all streams of a namespace: each process may read cards.
+        """Use the existing streams. Only the stream of the cards is checked, because each process may read the cards.
 
         Raises:
             ConfigurationError: The broker does not have the stream of the cards.
@@ -85,10 +86,10 @@ class StreamProvisioner:
             try:
                 with self._connection.optional_requests(subject):
                     await self._connection.ask(subject)
-            except PermissionDeniedError:  # this process reads no cards; its first request finds a missing stream
+            except PermissionDeniedError:  # a missing stream fails the first request of this process
                 return
             except NoRespondersError:
-                if self._clock.monotonic() - began > _MISSING_PATIENCE_S:
+                if self._clock.monotonic() - began > _MISSING_TIMEOUT_S:
                     raise ConfigurationError(
                         f"there is no namespace {self._subjects.namespace!r} at {self._settings.servers}: the stream "
                         f"{stream} is missing; `pointsman provision` creates the streams"
@@ -121,16 +122,16 @@ class StreamProvisioner:
                 code = error.code if isinstance(error, ApiUnavailableError) else 0
                 if waited > _SETUP_TIMEOUT_S:
                     raise
-                if reason != str(error):  # log a new reason only
+                if reason != str(error):  # log each reason once
                     reason = str(error)
                     hint = ADVICE.get(code, "the setup is tried again; check the broker with `pointsman doctor`")
                     _log.warning("streams_not_ready", reason=reason, server=self._settings.servers, hint=hint)
                 await asyncio.sleep(RECONNECT_INTERVAL_S)
 
     def _fault_of(self, error: BusUnavailableError, waited: float) -> ConfigurationError | None:
-        """Return the error to raise if waiting, which has lasted `waited` seconds, does not cure `error`."""
+        """Return the error to raise after `waited` seconds; None if waiting can still resolve `error`."""
         where, domain = self._settings.servers, self._settings.jetstream_domain
-        if domain is not None and isinstance(error, NoRespondersError) and waited > _DOMAIN_PATIENCE_S:
+        if domain is not None and isinstance(error, NoRespondersError) and waited > _DOMAIN_TIMEOUT_S:
             return ConfigurationError(
                 f"no JetStream of the domain {domain!r} answers at {where}; check POINTSMAN_JETSTREAM_DOMAIN, and "
                 "the connection of the leaf node"
@@ -140,17 +141,17 @@ class StreamProvisioner:
                 f"{where} runs without JetStream; start it with -js, or name the domain of another server in "
                 "POINTSMAN_JETSTREAM_DOMAIN"
             )
-        if isinstance(error, ApiUnavailableError) and error.code in INCURABLE and waited > _INCURABLE_PATIENCE_S:
+        if isinstance(error, ApiUnavailableError) and error.code in INCURABLE and waited > _INCURABLE_TIMEOUT_S:
             return ConfigurationError(with_advice(f"{where}: {error}", error.code))
         return None
 
     def on_no_responders(self, subject: str) -> None:
-        """Restore the streams if `subject`, which has no subscriber, belongs to one of them."""
+        """Restore the streams if `subject` belongs to one of them. A request on `subject` had no subscriber."""
         if subject.startswith(tuple(self._unconsumed.values())):
             self.start_restore()
 
     async def retry_missing(self, stream: str) -> bool:
-        """Restore the missing `stream`; return True if another try can find it."""
+        """Restore the missing `stream`. Return True if the caller may try again."""
         if stream not in self._unconsumed:
             return False
         self.start_restore()
@@ -160,7 +161,7 @@ class StreamProvisioner:
         return True
 
     def start_restore(self) -> None:
-        """Start to restore the streams of `set_up` that are missing; consumers, readers and dead letters need them."""
+        """Start to restore the missing streams of `set_up`, which consumers, readers and dead letters need."""
         if self._created and not self._connection.closed and (self._restore_task is None or self._restore_task.done()):
             self._restore_task = asyncio.create_task(self._restore())
 

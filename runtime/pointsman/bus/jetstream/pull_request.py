@@ -1,4 +1,4 @@
-"""Pull messages with one long-lived request. Refill the request at half, and never request more than the room."""
+"""Pull messages with one long-lived request. Request more when half of the room is free, and never beyond the room."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ PRIORITY_GROUP = "ranked"
 
 _REQUEST_EXPIRY_S = 30.0  # seconds one pull request stays open at the broker
 # Seconds between heartbeats of an idle pull; after two missing heartbeats the pull is lost. When the leader node of a
-# consumer fails, the broker does not report that to open pulls: work then waits for 4 to 6 s (with 5 s here: 11 s).
+# consumer fails, the broker sends nothing to open pulls. With 2 s, work waits for 4 to 6 s; with 5 s, for 11 s.
 _IDLE_HEARTBEAT_S = 2.0
 
 
 class PullRequest:
-    """One inbox at which the broker delivers for a pull consumer, and the count of messages still to arrive there.
+    """One inbox to which the broker delivers messages of a pull consumer, and the number of messages still to arrive.
 
-    `outstanding` falls with every message, and by the number that an expired pull request reports as undelivered. An
-    event that makes the count doubtful (a lost connection, a new leader, silence) sets `lost`: a new inbox then
-    replaces this inbox, and the broker drops the requests that wait on it.
+    `outstanding` falls with every message, and by the number that an expired pull request reports as undelivered. After
+    a lost connection, a change of the leader, or missing heartbeats, the count may be wrong. `lost` is set, a new inbox
+    replaces this inbox, and the broker drops the open requests of this inbox.
     """
 
     def __init__(self, bus: Connection, stream: str, consumer: str) -> None:
@@ -55,9 +55,9 @@ class PullRequest:
         self._bus.refusal_listeners.add(self._refused)
 
     async def refill(self, room: int, rank: int | None = None) -> None:
-        """Once half of `room` is free, request messages for the free part.
+        """Request messages for the free part of `room`, if at least half of `room` is free.
 
-        One request then serves many messages. A ranked consumer accepts only requests with a `rank`, and other
+        So one request brings many messages. A ranked consumer accepts only requests with a `rank`, and other
         consumers only requests without a rank.
         """
         outstanding = self.outstanding + len(self.buffer)

@@ -31,7 +31,7 @@ from pointsman.ports.bus import StoredMessage
 __all__ = ["StreamReader"]
 
 _EVERY_SUBJECT = "*.>"  # every subject of a stream has two tokens or more
-_DIRECT_GET_BATCH = 512  # messages asked for in one direct get
+_DIRECT_GET_BATCH = 512  # messages requested in one direct get
 _DIRECT_GET_BYTES = 4 * 1024 * 1024  # bytes of one direct get, which this process holds; one message may be larger
 _ABSENCE_PAUSE_S = 0.05  # seconds before an absence is checked again; replicas were up to 7 ms behind when measured
 _LAG_TIMEOUT_S = 1.0  # seconds to wait for a message that another replica has
@@ -40,12 +40,12 @@ _LAG_TIMEOUT_S = 1.0  # seconds to wait for a message that another replica has
 class StreamReader:
     """Reads the streams of a connection. An answer must arrive within `timeout` seconds.
 
-    With `from_leader`, the answers come from the leader of a stream, and the subject may be in the body of a request.
-    Otherwise every request has the subject that it reads in its own subject, so that a permission can bind the request:
-    a direct get of the newest message, or a consumer with one filter. A replica that is behind may give such an answer,
-    so with `has_replicas` an absence is checked twice.
+    With `from_leader`, the leader of a stream answers, and a request may name the read subject in its body. Otherwise
+    each request contains the read subject in its own subject, so that a permission can limit the request: a direct get
+    of the newest message, or a consumer with one filter. A replica that lags may answer such a request, so with
+    `has_replicas` an absence is checked twice.
 
-    `missing` is called with a stream that the broker does not have; it returns True if a second try may succeed.
+    `missing` is called with a stream that the broker does not have. `missing` returns True if a second try may succeed.
     """
 
     def __init__(
@@ -66,8 +66,7 @@ class StreamReader:
     async def broker_time(self, stream: str, subject: str) -> datetime:
         """Return the time of the broker that sets the time stamps of `stream`.
 
-        A reader that is bound to subjects creates a consumer of `subject` that delivers nothing: the answer has the
-        time.
+        Without `from_leader`, a consumer of `subject` is created, because the broker's answer contains the time.
 
         Raises:
             PeerError: The broker does not answer with its time.
@@ -128,8 +127,8 @@ class StreamReader:
     async def follow(self, stream: str, subjects: Sequence[str], after: int) -> AsyncGenerator[StoredMessage, None]:
         """Yield the messages of the subjects above `after`, then each new message.
 
-        A broker that was restarted with fewer messages counts from a lower sequence: a stream that was created again is
-        read from its start, a stream that lost its end from its present end.
+        After a restart, a broker may have lost messages, and counts from a lower sequence. A stream that was created
+        again is read from its start. A stream that lost its last messages is read from its present end.
 
         Args:
             stream: The name of the stream.
@@ -151,7 +150,7 @@ class StreamReader:
     # From the leader
 
     async def _get_from_leader(self, stream: str, query: Mapping[str, Any]) -> StoredMessage | None:
-        """Read from the stream's leader: a direct get may be answered by a replica that is behind."""
+        """Read from the stream's leader, because a replica that lags may answer a direct get."""
         answer = await self._bus.api(f"STREAM.MSG.GET.{stream}", query)
         if error_code(answer) == NO_STREAM_CODE and await self._retry_missing(stream):
             answer = await self._bus.api(f"STREAM.MSG.GET.{stream}", query)
@@ -191,7 +190,7 @@ class StreamReader:
                 if stored.sequence > after:
                     after = stored.sequence
                     yield stored
-            if after == reached:  # a replica lags, or the headers of a message hide its number
+            if after == reached:  # a replica lags, or a header of the message itself replaces its sequence
                 next_one = await self._get_from_leader(stream, {"seq": after + 1, "next_by_subj": subject})
                 if next_one is None:  # the last message was deleted during the read
                     return
@@ -231,7 +230,7 @@ class StreamReader:
             await listening.unsubscribe()
         return batch
 
-    # Bound to subjects
+    # With the subject in the subject of the request
 
     async def _get_direct(self, stream: str, subject: str) -> StoredMessage | None:
         answer = await self._bus.ask(self._bus.api_subject(f"DIRECT.GET.{stream}.{subject}"))
@@ -242,7 +241,7 @@ class StreamReader:
         raise PeerError(f"the broker does not read {subject} of {stream}: {answer.status}")
 
     async def _read(self, stream: str, subject: str, after: int) -> AsyncGenerator[StoredMessage, None]:
-        """Yield the messages up to the newest message. Most subjects are empty, and an empty subject is one request."""
+        """Yield the messages up to the newest message. An empty subject, the usual case, takes one request."""
         end = await self.last(stream, subject)
         if end is None or end.sequence <= after:
             return
@@ -255,13 +254,14 @@ class StreamReader:
     async def _read_pushed(
         self, stream: str, subject: str, after: int, through: int
     ) -> AsyncGenerator[StoredMessage, None]:
-        """Yield the messages that a consumer has when it is created, and those through a sequence that follow soon.
+        """Yield the present messages of a new consumer. Wait a short time for later messages up to a sequence.
 
         Args:
             stream: The name of the stream.
             subject: A subject, or a filter with wildcards.
             after: The sequence before the first message.
-            through: The sequence of a message that a replica may have stored and the consumer's server may lack.
+            through: The last sequence to wait for. The consumer's replica may lag behind the replica that has this
+                message.
 
         Yields:
             The messages in the order of their sequences.
@@ -299,7 +299,7 @@ class StreamReader:
         try:
             async with asyncio.timeout(wait):
                 await push.wait()
-        except TimeoutError:  # the messages that were left have been deleted
+        except TimeoutError:  # the remaining messages were deleted
             return bool(push.buffer)
         return bool(push.buffer)
 

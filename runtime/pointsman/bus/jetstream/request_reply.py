@@ -1,6 +1,6 @@
 """Send requests to the broker: a request gets one answer within the time-out, or an error with the reason.
 
-A request is sent once. While the connection is down or full, a request waits for at most one more time-out.
+A request is sent once. While the connection is down or full, a request first waits for up to one time-out to be sent.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ __all__ = ["ApiUnavailableError", "ConnectionLostError", "NoRespondersError", "R
 
 
 class RequestClient:
-    """Sends requests over `client` while `up` is set, and waits `timeout` seconds; the owner subscribes to `replies`.
+    """Sends requests over `client` while `up` is set, and waits `timeout` seconds for each answer.
 
-    `on_no_responders` is called with each subject that has no subscriber. Replies arrive below `inbox_prefix`. The
-    JetStream API is the API of `domain`; None means the server's own domain.
+    The owner subscribes to `replies`, below `inbox_prefix`. `on_no_responders` is called with each subject that has no
+    subscriber. The JetStream API is the API of `domain`; None means the server's own domain.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class RequestClient:
         self.replies.fail_all()
 
     def reject(self, error: ConnectionRejectedError | None) -> None:
-        """Fail all requests that wait for the connection with `error`; None ends this."""
+        """Fail all requests that wait for the connection, now and later. None lets later requests wait again."""
         self._rejected = error
         if error is not None:
             self._changed.set()
@@ -70,7 +70,7 @@ class RequestClient:
             self._changed.clear()
 
     def refuse(self, refusal: Refusal, error: PermissionDeniedError) -> None:
-        """Fail the requests that get no reply because of `refusal`."""
+        """Fail with `error` the requests that will get no reply because of `refusal`."""
         if refusal.operation == "subscribe" and refusal.subject == self.replies.subject:
             self.denied = error
         self.replies.refuse(refusal, error)
@@ -93,8 +93,8 @@ class RequestClient:
             The answer, which may hold an `error`.
 
         Raises:
-            ApiUnavailableError: The API reports an internal failure (5xx). If no answer arrives in time, the call
-                raises a different `BusUnavailableError`.
+            ApiUnavailableError: The API reports an internal failure (5xx).
+            BusUnavailableError: No answer arrives in time.
         """
         body = json.dumps(payload).encode() if payload is not None else b""
         reply = await self.request(self.api_subject(verb), body)()
@@ -114,7 +114,7 @@ class RequestClient:
         """Send a request at once, or when the connection is up and has capacity.
 
         Args:
-            subject: The subject, which was checked.
+            subject: The subject, already validated.
             body: The body; default: empty.
             headers: The finished header block; default: none.
             lost: The error to raise if no answer arrives in time.
@@ -192,7 +192,7 @@ class RequestClient:
         if message.block and message.status.startswith("503"):
             self._on_no_responders(subject)
             raise NoRespondersError(
-                f"no subscriber answers on {subject}: no JetStream there, or no stream for it; "
+                f"no subscriber answers on {subject}: the server has no JetStream, or no stream has this subject; "
                 "`pointsman provision` creates the streams; a cluster may have to elect a leader first"
             )
         return message
@@ -231,7 +231,7 @@ class ReplyInbox:
         return f"{self._prefix}*"
 
     def register(self, subject: str = "") -> tuple[str, asyncio.Future[WireMessage]]:
-        """Return the reply subject of the next request on `subject`, and its answer, which may be a `TimeoutError`."""
+        """Return the reply subject for a new request on `subject`, and the answer, which may raise `TimeoutError`."""
         loop = asyncio.get_running_loop()
         self._count += 1
         reply, answer = f"{self._prefix}{self._count}", loop.create_future()
@@ -250,7 +250,7 @@ class ReplyInbox:
             answer.set_result(message)
 
     def refuse(self, refusal: Refusal, error: Exception) -> None:
-        """Fail the requests that get no reply because of `refusal` with `error`."""
+        """Fail with `error` the requests that will get no reply because of `refusal`."""
         everything = refusal.operation == "subscribe" and refusal.subject == self.subject
         for reply, (answer, _, subject) in list(self._pending.items()):
             if everything or refusal.concerns(subject, reply):

@@ -49,7 +49,7 @@ def up(
         ),
     ] = None,
     page: Annotated[bool, typer.Option("--dashboard/--no-dashboard", help="Serve the dashboard.")] = True,
-    door: Annotated[bool, typer.Option("--gateway/--no-gateway", help="Serve the team over HTTP.")] = True,
+    serve_http: Annotated[bool, typer.Option("--gateway/--no-gateway", help="Serve the team over HTTP.")] = True,
     namespace: Namespace = None,
     json: Json = False,
 ) -> Code:
@@ -73,7 +73,16 @@ def up(
     try:
         with local_system.exclusive_lock(home):
             return app.run(
-                _run_up(topology, settings, home, port, kept=directory is not None, page=page, door=door, json=json)
+                _run_up(
+                    topology,
+                    settings,
+                    home,
+                    port,
+                    kept=directory is not None,
+                    page=page,
+                    serve_http=serve_http,
+                    json=json,
+                )
             )
     except KeyboardInterrupt:
         _print_event("stopped", json=json)
@@ -91,7 +100,7 @@ async def _run_up(
     *,
     kept: bool,
     page: bool,
-    door: bool,
+    serve_http: bool,
     json: bool,
 ) -> Code:
     began = time.monotonic()
@@ -113,7 +122,7 @@ async def _run_up(
             )
         await local_system.start_children(children, topology.target, topology.workers)
         address = await _start_dashboard(children, settings) if page else None
-        gateway = await _start_gateway(children, settings) if door else None
+        gateway = await _start_gateway(children, settings) if serve_http else None
 
         def report_restart(end: ChildExitedError, pause: float) -> None:
             if json:

@@ -1,12 +1,12 @@
-"""The door for agents that speak A2A, the Agent2Agent protocol, in the versions 1.0 and 0.3.
+"""The endpoint for agents that speak A2A, the Agent2Agent protocol, in the versions 1.0 and 0.3.
 
-Addresses          door, routes
+Addresses          endpoint, routes
 Cards              cards
 Requests           handler, messages
 Tasks from the log tasks, reading, parts
 Text of answers    answer_text
 Push notifications push, push_store, push_sender
 
-Only `door` and `push_store` are imported at the start of a gateway. The others need the extra `a2a`, and load with the
-first request, or with the first receiver of push notifications.
+Only `endpoint` and `push_store` are imported at the start of a gateway. The other modules need the extra `a2a`, and are
+imported with the first request, or with the first receiver of push notifications.
 """

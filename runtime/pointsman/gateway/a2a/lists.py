@@ -1,4 +1,4 @@
-"""List the tasks of one team and one caller from the index, the last changed task first."""
+"""List the tasks of one team and one caller from the index, the newest change first."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from pointsman.index.rows import Search
 
 __all__ = ["list_tasks"]
 
-_MAX_QUEUED = 100  # requests that wait for admission, in a list
-_CATCH_UP_S = 1.0  # seconds to wait until the index has what the log has
+_MAX_QUEUED = 100  # requests in a list that wait for admission
+_CATCH_UP_S = 1.0  # seconds to wait until the index has the newest entry of the log
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ async def list_tasks(
         The page.
 
     Raises:
-        InvalidParamsError: The token of the page is not one of a list.
+        InvalidParamsError: The token of the page was not made by this method.
     """
     items = sorted(
         (each for each in await _items(context, caller, team) if _fits(each, params)),
@@ -80,7 +80,7 @@ async def list_tasks(
 
 async def _items(context: Context, caller: Caller, team: str) -> list[_Item]:
     client = context.client
-    # Requests first: a request that is admitted meanwhile is then in the index.
+    # Read the queued requests before the index: a request that is admitted between the two reads is in both.
     waiting = await list_queued_requests(client.bus, client.subjects, team, _MAX_QUEUED)
     await context.index.catch_up(_CATCH_UP_S)
     found = {
@@ -125,5 +125,5 @@ def _parse(token: str) -> tuple[int, str] | None:
         return None
     cursor = decode_list_tasks_cursor(token)
     if cursor is None or cursor.timestamp_ns is None:
-        raise InvalidParamsError("the pageToken is not one of this list; list again from the start")
+        raise InvalidParamsError("the pageToken is not valid; leave it out to list from the start")
     return cursor.timestamp_ns, cursor.task_id

@@ -1,7 +1,8 @@
-"""Deliver the events of tasks to the receivers of push notifications, in order, and again after failures.
+"""Deliver the events of tasks to the receivers of push notifications, in order. Retry failed deliveries.
 
-Each receiver has one gateway at a time, which owns the delivery by compare-and-set in the bucket. If this gateway is
-killed, another continues after some seconds, behind the newest delivered event. So an event arrives at least once.
+One gateway at a time owns the delivery to a receiver, by compare-and-set in the bucket. If this gateway is killed,
+another gateway continues after some seconds, with the event that follows the newest delivered event. So an event
+arrives at least once.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ __all__ = ["PushSender"]
 _log = get_logger(__name__)
 
 _MAX_DELIVERIES = 200  # receivers that one gateway follows at a time
-_OWNERSHIP_S = 40.0  # seconds for which a gateway owns a delivery; renewed when nothing happens for 15 s
+_OWNERSHIP_S = 40.0  # seconds for which a gateway owns a delivery; renewed with each event, and when idle
 _SEARCH_INTERVAL_S = 5.0  # seconds between searches for receivers that no gateway owns
 _KEPT_S = 7 * 86_400.0  # seconds for which a receiver is kept after its task has ended
 _GONE = 410
@@ -45,7 +46,7 @@ class _StoppedError(Exception):
 
 
 class PushSender:
-    """Delivers for one gateway.
+    """Delivers the push notifications of one gateway.
 
     Args:
         context: The parts of the gateway.
@@ -96,7 +97,9 @@ class PushSender:
         except (_StoppedError, ConflictError):
             return
         except PointsmanError as error:
-            _log.info("push_interrupted", task=stored.receiver.task, error=str(error), hint="it is tried again")
+            _log.info(
+                "push_interrupted", task=stored.receiver.task, error=str(error), hint="the delivery is tried again"
+            )
         except Exception as error:
             _log.error("push_crashed", task=stored.receiver.task, exc_info=error)
 
@@ -108,7 +111,7 @@ class PushSender:
         try:
             workflow = await reader.find(receiver.task)
         except TaskNotFoundError:
-            await self._store.delete(receiver.key)  # the task was forgotten
+            await self._store.delete(receiver.key)  # retention removed the task
             return
         position = Position.parse(receiver.position)
         fold = reader.empty(workflow) if position is None else await reader.fold(workflow, up_to=position)
@@ -126,7 +129,7 @@ class PushSender:
                 if not events:
                     stored = await self._own(stored)
                     continue
-                stored = await self._own(  # an entry is delivered with its last event
+                stored = await self._own(  # the position advances after the last event of an entry
                     stored,
                     position=str(metadata_of(events[-1], "position") or ""),
                     attempts=0,
@@ -134,7 +137,7 @@ class PushSender:
                     next_at=None,
                     **({"status": "done"} if fold.state in TERMINAL else {}),
                 )
-        if stored.receiver.status == "active":  # the gateway stops, and another gateway goes on at once
+        if stored.receiver.status == "active":  # this gateway stops; another gateway may continue at once
             await self._change(stored, owner="", owned_until=None)
 
     async def _send(self, receiver: PushReceiver, event: TaskEvent) -> tuple[str, float, bool] | None:
@@ -174,7 +177,7 @@ class PushSender:
         )
 
     async def _own(self, stored: StoredReceiver, **changes: object) -> StoredReceiver:
-        """Take or renew the right to deliver, with further changes."""
+        """Acquire or renew the ownership of a delivery, and store the other `changes` with it."""
         until = now() + timedelta(seconds=_OWNERSHIP_S)
         return await self._change(stored, owner=self._id, owned_until=until, **changes)
 

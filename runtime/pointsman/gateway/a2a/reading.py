@@ -29,8 +29,8 @@ from pointsman_schemas.strict_json import parse
 
 __all__ = ["TaskReader", "queued_task"]
 
-_MAX_INLINE_BYTES = 1_000_000  # a larger file is an address in its artifact
-_MAX_ALL_INLINE_BYTES = 4_000_000  # files of a task that are in its artifacts together
+_MAX_INLINE_BYTES = 1_000_000  # the artifact of a larger file has the address of the content
+_MAX_ALL_INLINE_BYTES = 4_000_000  # the same bound for all files of a task together
 
 
 class TaskReader:
@@ -71,7 +71,7 @@ class TaskReader:
         raise TaskNotFoundError(f"there is no task {id[:100]!r} of yours; ListTasks lists your tasks")
 
     def empty(self, workflow: Workflow) -> TaskFold:
-        """Return the task of a workflow without any entry of its log.
+        """Return the empty task of a workflow, before any entry of the log is applied.
 
         Args:
             workflow: The workflow.
@@ -83,7 +83,7 @@ class TaskReader:
 
         Args:
             workflow: The workflow of the task.
-            up_to: Leave out the entries after this position. Default: none.
+            up_to: The position of the last entry to apply. Default: apply all entries.
 
         Returns:
             The present task, or the task at the position.
@@ -118,11 +118,11 @@ class TaskReader:
             workflow: The workflow of the task.
             fold: The task so far. Each event is applied.
             inline: Put the content of small files into artifacts.
-            text: The text of the answer that the client has, to stream the rest. Default: the answer is not streamed
-                while it is written.
+            text: The part of the answer that the client already has: the rest is streamed while a model writes.
+                Default: the answer is not streamed.
 
         Yields:
-            The events of each entry or piece of text; none if nothing has happened for some seconds.
+            The events of one entry or of one piece of text; an empty sequence if there was no event for some seconds.
         """
         position = _position(fold.task)
         try:
@@ -209,7 +209,7 @@ def queued_task(queued: QueuedRequest) -> Task:
 
 
 def _place(event: TaskEvent, text: AnswerText) -> None:
-    """Remove the text that the client has from the stored answer, and add the place of the text to the position."""
+    """Remove the text that the client already has from a stored answer. Add the end of this text to the position."""
     if isinstance(event, TaskArtifactUpdateEvent) and event.last_chunk and not file_number(event.artifact):
         (part,) = event.artifact.parts
         if part.HasField("text"):

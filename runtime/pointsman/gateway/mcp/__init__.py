@@ -4,7 +4,7 @@ Server             backend, server
 Tools              tools, calls, elicitation
 Tasks extension    tasks
 Resources          resources
-Streamable HTTP    door
+Streamable HTTP    endpoint
 
-Only `door` needs the extra `gateway`; the others need the extra `mcp`.
+Only `endpoint` needs the extra `gateway`; the others need the extra `mcp`.
 """

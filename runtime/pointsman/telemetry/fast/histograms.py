@@ -1,8 +1,8 @@
-"""Keep histograms here, and pass their points to the SDK's readers whenever a reader collects.
+"""Count values in histograms, and pass the points to the SDK's readers when a reader collects.
 
-A value costs a few additions instead of the SDK's path through readers, views and attribute sets: see
-docs/performance.md. The points equal the points of the SDK: cumulative, with explicit buckets. The exemplar of a
-bucket is its newest value from a sampled span.
+Adding a value is much cheaper than in the SDK, which passes each value through readers, views and attribute sets: see
+docs/performance.md. The points equal the points of the SDK: cumulative, with explicit buckets. The exemplar of a bucket
+is its newest value from a sampled span.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ _Reader = TypeVar("_Reader", bound="MetricReader")
 
 
 class Histograms:
-    """All histograms of a meter, as `described`. Thread-safe."""
+    """All histograms of a meter: unit, description and boundaries are in `described`. Thread-safe."""
 
     def __init__(self, described: HistogramSpecs) -> None:
         self._described: Final = described
         self._series: dict[str, dict[Labels, _Series]] = {}
-        self._lock = threading.RLock()  # reentrant: a garbage-collected generator may measure while the lock is held
+        self._lock = threading.RLock()  # reentrant: the finalizer of a generator may add a value while the lock is held
 
     def add(self, name: str, value: float, labels: Labels) -> None:
         if not 0 <= value < _INFINITE:  # a clock that was set back gives negative durations, which the SDK also drops

@@ -47,19 +47,19 @@ class Clock:
 
 
 class Place:
-    """A door with room for 100, and its surroundings."""
+    """An export gate with room for 100, and its surroundings."""
 
     def __init__(self) -> None:
         self.exporter = Exporter()
         self.clock = Clock()
-        self.door = ExportGate("spans", self.exporter, 100, monotonic=self.clock)
+        self.gate = ExportGate("spans", self.exporter, 100, monotonic=self.clock)
 
     def enter(self, amount: int) -> int:
         """Return the number of admitted spans."""
-        return sum(self.door.try_enter() for _ in range(amount))
+        return sum(self.gate.try_enter() for _ in range(amount))
 
     def fail(self) -> None:
-        self.door.export(range(self.enter(10)))
+        self.gate.export(range(self.enter(10)))
 
 
 @pytest.fixture
@@ -76,25 +76,25 @@ def logged() -> Iterator[list[Any]]:
 def test_after_a_failure_nothing_is_let_in_and_everything_counts(place: Place) -> None:
     place.fail()
 
-    assert (place.door.is_open(), place.enter(50)) == (False, 0)
-    assert place.door.lost == 60
+    assert (place.gate.is_open(), place.enter(50)) == (False, 0)
+    assert place.gate.lost == 60
 
 
 def test_waiting_spans_are_dropped_unencoded_when_the_collector_fails(place: Place) -> None:
     place.enter(30)
     place.fail()
 
-    place.door.export(range(30))
+    place.gate.export(range(30))
 
     assert place.exporter.asked == [10]
-    assert place.door.lost == 40
+    assert place.gate.lost == 40
 
 
 def test_one_export_at_intervals_probes_the_collector(place: Place) -> None:
     place.fail()
     place.clock.now += 5
     let_in = place.enter(50)
-    place.door.export(range(1))
+    place.gate.export(range(1))
 
     assert let_in == 1
     assert place.exporter.asked == [10, 1]
@@ -110,7 +110,7 @@ def test_while_it_is_found_out_no_more_than_one_comes_in(place: Place) -> None:
     place.exporter.export = lambda batch: inside.append(place.enter(50)) or SpanExportResult.FAILURE  # type: ignore[method-assign,func-returns-value]
     place.enter(1)
 
-    place.door.export(range(1))
+    place.gate.export(range(1))
 
     assert inside == [1]
 
@@ -119,7 +119,7 @@ def test_first_success_reopens_the_gate(place: Place) -> None:
     place.fail()
     place.clock.now += 5
     place.exporter.works = True
-    place.door.export(range(place.enter(1)))
+    place.gate.export(range(place.enter(1)))
 
     assert place.enter(150) == 100
 
@@ -129,10 +129,10 @@ def test_outage_and_recovery_are_logged_once_with_the_losses(place: Place, logge
     for _ in range(20):
         place.clock.now += 5
         place.enter(3)
-        place.door.export(range(1))
+        place.gate.export(range(1))
     place.clock.now += 5
     place.exporter.works = True
-    place.door.export(range(place.enter(1)))
+    place.gate.export(range(place.enter(1)))
 
     assert [(line["event"], line.get("lost")) for line in logged] == [
         ("telemetry_collector_down", None),
@@ -146,7 +146,7 @@ def test_loss_before_a_delivery_is_reported_once(place: Place, logged: list[Any]
         place.fail()
         place.clock.now += 5
         place.exporter.works = True
-        place.door.export(range(place.enter(1)))
+        place.gate.export(range(place.enter(1)))
 
     assert [line["lost"] for line in logged if line["event"] == "telemetry_collector_up"] == [10, 10]
 
@@ -154,7 +154,7 @@ def test_loss_before_a_delivery_is_reported_once(place: Place, logged: list[Any]
 def test_a_full_queue_is_no_sign_that_the_collector_is_away(place: Place) -> None:
     place.enter(100)
 
-    assert (place.door.is_open(), place.door.collector_down()) == (False, False)
+    assert (place.gate.is_open(), place.gate.collector_down()) == (False, False)
 
 
 def test_full_queue_behind_a_stuck_export_counts_as_an_outage(place: Place) -> None:
@@ -164,14 +164,14 @@ def test_full_queue_behind_a_stuck_export_counts_as_an_outage(place: Place) -> N
         place.enter(100)
         for passed in (1.9, 0.2):
             place.clock.now += passed
-            away.append(place.door.collector_down())
+            away.append(place.gate.collector_down())
         return SpanExportResult.SUCCESS
 
     place.exporter.export = hang  # type: ignore[method-assign]
-    place.door.export(range(place.enter(10)))
+    place.gate.export(range(place.enter(10)))
 
     assert away == [False, True]
-    assert not place.door.collector_down()  # it succeeded: the next export that waits begins
+    assert not place.gate.collector_down()  # it succeeded: the next export that waits begins
 
 
 def test_slow_export_does_not_block_a_queue_with_room(place: Place) -> None:
@@ -179,23 +179,23 @@ def test_slow_export_does_not_block_a_queue_with_room(place: Place) -> None:
 
     def hang(batch: object) -> SpanExportResult:
         place.clock.now += 60
-        seen.append((place.door.collector_down(), place.enter(100)))
+        seen.append((place.gate.collector_down(), place.enter(100)))
         return SpanExportResult.SUCCESS
 
     place.exporter.export = hang  # type: ignore[method-assign]
-    place.door.export(range(place.enter(10)))
+    place.gate.export(range(place.enter(10)))
 
     assert seen == [(False, 100)]
-    assert place.door.lost == 100  # they wait
+    assert place.gate.lost == 100  # they wait
 
 
 def test_partly_dropped_batch_counts_the_rest_as_delivered(place: Place) -> None:
     place.exporter.works = True
     place.exporter.left_out = 3
 
-    place.door.export(range(place.enter(10)))
+    place.gate.export(range(place.enter(10)))
 
-    assert (place.door.lost, place.enter(10)) == (3, 10)
+    assert (place.gate.lost, place.enter(10)) == (3, 10)
 
 
 def test_fully_dropped_batch_proves_that_the_collector_is_back(place: Place) -> None:
@@ -203,18 +203,18 @@ def test_fully_dropped_batch_proves_that_the_collector_is_back(place: Place) -> 
     place.clock.now += 5
     place.exporter.works = True
     place.exporter.left_out = 1
-    place.door.export(range(place.enter(1)))
+    place.gate.export(range(place.enter(1)))
 
-    assert (place.door.lost, place.enter(50)) == (11, 50)
+    assert (place.gate.lost, place.enter(50)) == (11, 50)
 
 
 def test_only_one_export_passes_during_a_probe(place: Place) -> None:
     place.fail()
-    away = [place.door.collector_down()]
+    away = [place.gate.collector_down()]
     place.clock.now += 5
-    away.append(place.door.collector_down())
+    away.append(place.gate.collector_down())
     place.enter(1)
-    away.append(place.door.collector_down())
+    away.append(place.gate.collector_down())
 
     assert away == [True, False, True]
 
@@ -226,9 +226,9 @@ def test_a_batch_that_was_never_sent_says_nothing_of_the_collector(place: Place)
     place.exporter.export = never  # type: ignore[method-assign]
     for _ in range(3):
         with pytest.raises(ValueError, match="encoded"):
-            place.door.export(range(place.enter(10)))
+            place.gate.export(range(place.enter(10)))
 
-    assert (place.door.lost, place.enter(10)) == (30, 10)
+    assert (place.gate.lost, place.enter(10)) == (30, 10)
 
 
 def test_value_error_of_an_http_client_is_the_collectors(place: Place) -> None:
@@ -239,9 +239,9 @@ def test_value_error_of_an_http_client_is_the_collectors(place: Place) -> None:
 
     place.exporter.export = refuse  # type: ignore[method-assign]
     with pytest.raises(Refused):
-        place.door.export(range(place.enter(10)))
+        place.gate.export(range(place.enter(10)))
 
-    assert (place.door.lost, place.enter(10)) == (10, 0)
+    assert (place.gate.lost, place.enter(10)) == (10, 0)
 
 
 class TestSpans:
@@ -267,8 +267,8 @@ class TestSpans:
         assert seen == [(False, True), (True, False)]
 
     def go_away(self) -> None:
-        door = cast(ExportGate, traces._sink)
-        door._has_failed, door._retried_at = True, float("inf")
+        gate = cast(ExportGate, traces._sink)
+        gate._has_failed, gate._retried_at = True, float("inf")
 
     def lost(self) -> float:
         return sum(value for _, value in samples(self.figures).get("pointsman_telemetry_dropped_total", ()))
@@ -310,8 +310,8 @@ class TestSpans:
     def test_span_begun_in_a_full_queue_is_kept_if_room_is_found(
         self, exporter: Exporter, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        door = cast(ExportGate, traces._sink)
-        monkeypatch.setattr(door, "capacity", 1)
+        gate = cast(ExportGate, traces._sink)
+        monkeypatch.setattr(gate, "capacity", 1)
 
         with traces.span("fills it", parent=PARENT):
             pass
@@ -325,10 +325,10 @@ class TestSpans:
     def test_span_begun_behind_a_stuck_export_counts_as_lost(
         self, exporter: Exporter, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        door = cast(ExportGate, traces._sink)
+        gate = cast(ExportGate, traces._sink)
         clock = Clock()
-        monkeypatch.setattr(door, "_monotonic", clock)
-        monkeypatch.setattr(door, "capacity", 1)
+        monkeypatch.setattr(gate, "_monotonic", clock)
+        monkeypatch.setattr(gate, "capacity", 1)
         recording: list[bool] = []
 
         def hang(batch: Sequence[Any]) -> SpanExportResult:
@@ -358,14 +358,14 @@ class TestSpans:
 def test_log_line_of_the_gate_passes_the_gate(place: Place) -> None:
     logs.configure(Settings())
     came: list[tuple[str, bool]] = []
-    logs.send_to(lambda line: came.append((line.event, place.door.try_enter())))
+    logs.send_to(lambda line: came.append((line.event, place.gate.try_enter())))
     try:
         place.fail()
         place.clock.now += 5
         place.exporter.works = True
-        place.door.export(range(place.enter(1)))
+        place.gate.export(range(place.enter(1)))
     finally:
         logs.send_to(None)
 
     assert came == [("telemetry_collector_down", False), ("telemetry_collector_up", True)]
-    assert place.door.lost == 10 + 1 + 1  # a batch, the first line, and the second, which waits
+    assert place.gate.lost == 10 + 1 + 1  # a batch, the first line, and the second, which waits

@@ -1,4 +1,4 @@
-"""The A2A door without its extra, and with a key for signatures that is no key."""
+"""The A2A endpoint without its extra, and with a key for signatures that is not a key."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from typing import Any
 import pytest
 
 from pointsman.errors import ConfigurationError
-from pointsman.gateway.a2a import door
+from pointsman.gateway.a2a import endpoint
 from pointsman.gateway.a2a.signatures import CardSigner
 from pointsman.gateway.problems import ProblemError
 
 
 async def test_a_gateway_without_the_extra_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(door, "find_spec", lambda name: None)
+    monkeypatch.setattr(endpoint, "find_spec", lambda name: None)
     context: Any = SimpleNamespace(push=None)  # as a gateway has it that found no SDK
-    mount: Any = door.a2a_mount(context, open=True)
+    mount: Any = endpoint.a2a_mount(context, open=True)
 
     with pytest.raises(ProblemError, match=r"pip install 'pointsman\[a2a\]'") as caught:
         await mount.app({"type": "http"}, None, None)
 
     assert caught.value.status == 501
-    assert not door.has_a2a()
+    assert not endpoint.has_a2a()
 
 
 @pytest.mark.parametrize("content", ["", "-----BEGIN PRIVATE KEY-----"])

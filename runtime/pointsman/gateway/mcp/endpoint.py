@@ -40,7 +40,7 @@ _ENDED = ("completed", "partial", "failed", "cancelled")
 
 
 def mcp_routes(context: Context) -> Sequence[BaseRoute]:
-    """Return the routes of the door.
+    """Return the routes of the endpoint.
 
     Args:
         context: The parts of the gateway.
@@ -48,7 +48,7 @@ def mcp_routes(context: Context) -> Sequence[BaseRoute]:
     Returns:
         The routes.
     """
-    routes: list[BaseRoute] = [Route(MCP_PATH, _Door(context))]
+    routes: list[BaseRoute] = [Route(MCP_PATH, _Endpoint(context))]
     if context.settings.gateway_oidc_issuer:
 
         async def metadata(request: Request) -> Response:
@@ -58,7 +58,7 @@ def mcp_routes(context: Context) -> Sequence[BaseRoute]:
     return routes
 
 
-class _Door:
+class _Endpoint:
     """An ASGI application. Each request has a transport of its own, which ends with the request."""
 
     def __init__(self, context: Context) -> None:

@@ -35,7 +35,7 @@ def a2a_mount(context: Context, *, open: bool) -> Mount:
     Returns:
         The mount.
     """
-    return Mount("/a2a", app=_Door(context, open=open))
+    return Mount("/a2a", app=_Endpoint(context, open=open))
 
 
 async def send_push_notifications(context: Context) -> None:
@@ -61,7 +61,7 @@ async def send_push_notifications(context: Context) -> None:
         await (await run_in_thread(load))(context, store).run()
 
 
-class _Door:
+class _Endpoint:
     def __init__(self, context: Context, *, open: bool) -> None:
         self._context = context
         self._open = open
