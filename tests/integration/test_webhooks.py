@@ -21,6 +21,7 @@ from pointsman.ports.bus import Bus
 from pointsman.settings import Settings
 from pointsman.webhooks.deliveries import DeliveryState, list_deliveries, read_delivery, resend_delivery
 from pointsman.webhooks.endpoint_store import EndpointStore, NewEndpoint
+from pointsman.webhooks.observer import Observer
 from pointsman_schemas.envelope import Envelope, encode
 from pointsman_schemas.events import AttemptError, DeadLetter, Event, Outcome, Question
 from pointsman_schemas.strict_json import dump
@@ -303,6 +304,7 @@ async def test_a_retry_outlives_a_restart_of_the_broker(own_broker: EmbeddedBrok
         made = await add(store, receiver)
         await end(bus, subjects, 1)
         (waiting,) = await state_of(bus, subjects, made.endpoint.id, "retrying")
+        observed = await Observer(bus, subjects, store).observe()
         again = restart_broker(own_broker, tmp_path)
         await own_broker.stop()
         async with again:
@@ -312,6 +314,7 @@ async def test_a_retry_outlives_a_restart_of_the_broker(own_broker: EmbeddedBrok
 
     first, second = receiver.received
     assert first.id == second.id == waiting.event
+    assert (observed.oldest_due, observed.service.running) == (waiting.next_at, True)
     assert 2.0 <= second.at - first.at <= 12.0
 
 

@@ -366,8 +366,8 @@ class _Table:
             *self._follow(self.endpoints, f"{self.endpoint_values}.>"),
             *self._follow(self.secrets, f"{self.secret_values}.>"),
             *(each for wanted in self.webhook_consumers for each in self._consume(wanted.name, names[wanted.stream])),
-            *self._last(self.deliveries, f"{ns}.delivery.>", f"{ns}.receipt.>"),
-            *self._follow(self.deliveries, self.delivery_filter),  # the age of the oldest delivery
+            *self._last(self.deliveries, f"{ns}.delivery.>"),
+            *self._follow(self.deliveries, self.delivery_filter, f"{ns}.receipt.>"),  # the time of the oldest attempt
             *self._read_bodies(),
         ]
         return publish, []

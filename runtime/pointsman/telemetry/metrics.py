@@ -76,7 +76,8 @@ _GAUGES: Final[dict[str, tuple[str, str]]] = {
         "{state}",
         "Whether an agent is sent work: 0 yes (closed), 1 one task (half open), 2 no (open).",
     ),
-    semconv.WEBHOOK_OLDEST_DUE: ("s", "Age of the oldest delivery of a webhook that no service has taken yet."),
+    semconv.WEBHOOK_OLDEST_DUE: ("s", "Time by which the oldest attempt at the delivery of a webhook is late."),
+    semconv.WEBHOOK_DISABLED: ("{state}", "State of an endpoint of operators: 1 disabled, 0 enabled."),
     semconv.QUEUE_DEPTH: ("{message}", "Messages of a queue that wait, or are being worked on."),
 }
 NAMES: Final = (*_HISTOGRAMS, *_COUNTERS, *_UP_DOWN, *_GAUGES)

@@ -68,7 +68,9 @@ __all__ = [
     "TOOL_DURATION",
     "TOOL_NAME",
     "WEBHOOK_DELIVERIES",
+    "WEBHOOK_DISABLED",
     "WEBHOOK_DURATION",
+    "WEBHOOK_ENDPOINT",
     "WEBHOOK_EVENT",
     "WEBHOOK_OLDEST_DUE",
     "WORKFLOW_DURATION",
@@ -123,11 +125,13 @@ DELIVERED: Final = "pointsman.delivered"
 BROKER_PEER: Final = "pointsman.broker.peer"
 """The connection, server or stream at the other end of a step inside the broker."""
 QUEUE: Final = "pointsman.queue"
-"""A durable consumer: `agent-NAME`, `request-TEAM`, `control-TEAM`, `result-TEAM` or `timer-TEAM`."""
+"""A durable consumer: `agent-NAME`, `request-TEAM`, `control-TEAM`, `result-TEAM`, `timer-TEAM`, or one of the webhook
+services: `webhook-outcomes`, `webhook-questions`, `webhook-dead-letters` or `webhook-deliveries`."""
 QUEUE_STATE: Final = "pointsman.queue.state"
 """`waiting` or `in_flight`."""
 WEBHOOK_EVENT: Final = "pointsman.webhook.event"
 """`workflow.ended`, `question.asked` or `dead_letter.stored`."""
+WEBHOOK_ENDPOINT: Final = "pointsman.webhook.endpoint"
 SIGNAL: Final = "pointsman.signal"
 """`spans`, `logs` or `reports`."""
 TOOL_NAME: Final = "gen_ai.tool.name"
@@ -169,6 +173,7 @@ DEAD_LETTERS: Final = "pointsman.dead_letters"
 COMMIT_CONFLICTS: Final = "pointsman.commit.conflicts"
 WEBHOOK_DELIVERIES: Final = "pointsman.webhook.deliveries"
 WEBHOOK_DURATION: Final = "pointsman.webhook.duration"
+WEBHOOK_DISABLED: Final = "pointsman.webhook.disabled"
 WEBHOOK_OLDEST_DUE: Final = "pointsman.webhook.oldest_due"
 
 # By kind of subject: whether the third token (a team, an agent or an action) stays in the template, and what follows
@@ -441,7 +446,7 @@ def deliver_webhook(
         SERVER_PORT: port,
         WEBHOOK_EVENT: event,
         "pointsman.webhook.id": webhook_id,
-        "pointsman.webhook.endpoint": endpoint,
+        WEBHOOK_ENDPOINT: endpoint,
         WORKFLOW_ID: workflow_id,
         ATTEMPT: attempt,
         STATUS: status,

@@ -18,7 +18,7 @@ from pointsman.web.responses import parse_number
 from pointsman.web.sse import Chunks, Polled
 from pointsman.webhooks.endpoint_store import EndpointStore
 from pointsman.webhooks.endpoints import Endpoint
-from pointsman.webhooks.observation import read_service
+from pointsman.webhooks.observer import read_service
 
 __all__ = ["WebhookStream"]
 

@@ -6,6 +6,7 @@ events          the bodies of requests
 sender          one signed request to a checked address
 deliveries      the states of requests, and orders to repeat a request
 capacity        the requests that one process sends at a time, for each receiver and each caller
-observation     metrics and spans, and the state of the processes
+observer        the state of the processes, and the oldest attempt that is due
+observation     metrics and spans
 service         the process: stores an event for each receiver, sends it, and returns it to the broker after a failure
 """

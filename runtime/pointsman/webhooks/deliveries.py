@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from datetime import datetime
 from typing import Literal
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
@@ -20,7 +19,6 @@ from pointsman_schemas.subjects import Subjects
 __all__ = [
     "DeliveryState",
     "DeliveryStatus",
-    "earliest_retry",
     "list_deliveries",
     "parse_state",
     "read_delivery",
@@ -79,25 +77,6 @@ async def list_deliveries(
         if state is not None and status in (None, state.status):
             newest.append(state)
     return list(reversed(newest))
-
-
-async def earliest_retry(bus: Bus, subjects: Subjects, endpoints: Collection[str]) -> datetime | None:
-    """Read the earliest time of the retries of some endpoints.
-
-    Args:
-        bus: The bus.
-        subjects: The subjects of the namespace.
-        endpoints: The endpoints. The retries of a deleted or disabled endpoint are not made.
-
-    Returns:
-        The time; None without retries.
-    """
-    earliest: datetime | None = None
-    async for stored in bus.read("deliveries", subjects.receipts()):
-        state = parse_state(stored)
-        if state is not None and state.status == "retrying" and state.endpoint in endpoints and state.next_at:
-            earliest = min(earliest or state.next_at, state.next_at)
-    return earliest
 
 
 async def read_delivery(bus: Bus, subjects: Subjects, endpoint: str, event: str) -> DeliveryState:

@@ -1,57 +1,22 @@
-"""Report deliveries of webhooks as metrics and spans."""
+"""Report webhooks as metrics and spans: each delivery, late attempts and disabled endpoints."""
 
 from __future__ import annotations
 
-from contextlib import aclosing, suppress
+from contextlib import suppress
 from datetime import datetime
-from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from pointsman.engine.log.reader import as_async_generator
-from pointsman.engine.process.consumers import webhook_consumers
 from pointsman.errors import PointsmanError
-from pointsman.ports.bus import Bus, StoredMessage
+from pointsman.ports.bus import StoredMessage
 from pointsman.ports.clock import Clock
 from pointsman.telemetry import metrics, parse_traceparent, record, reserve_context, semconv
 from pointsman.webhooks.deliveries import DeliveryState
 from pointsman.webhooks.endpoints import Endpoint
-from pointsman_schemas.subjects import Subjects
+from pointsman.webhooks.observer import Observer
 
-__all__ = ["ServiceState", "oldest_due", "publish_due_gauge", "read_service", "record_delivery"]
+__all__ = ["publish_gauges", "record_delivery"]
 
 _INTERVAL_S = 15.0  # seconds between two measurements; metrics are collected every 15 to 60 s
-
-
-class ServiceState(NamedTuple):
-    """The state of the webhook services of a namespace.
-
-    Attributes:
-        running: True if a service waits for events or deliveries.
-        waiting: Deliveries that no service has taken yet.
-    """
-
-    running: bool
-    waiting: int
-
-
-async def read_service(bus: Bus, subjects: Subjects) -> ServiceState:
-    """Return the state of the webhook services, as the broker sees their requests for messages.
-
-    Args:
-        bus: The bus.
-        subjects: The subjects of the namespace.
-
-    Returns:
-        The state.
-
-    Raises:
-        PeerError: The broker does not describe a consumer.
-    """
-    wanted = webhook_consumers(subjects)
-    depths = [await bus.depth(each.name, each.stream) for each in wanted]
-    deliveries = depths[-1]
-    running = any(depth is not None and depth.pulls > 0 for depth in depths)
-    return ServiceState(running, deliveries.pending if deliveries is not None else 0)
 
 
 def record_delivery(
@@ -97,43 +62,26 @@ def record_delivery(
     )
 
 
-async def oldest_due(bus: Bus, subjects: Subjects) -> datetime | None:
-    """Return the time of the oldest delivery that no service has taken yet.
+async def publish_gauges(observer: Observer, clock: Clock) -> None:
+    """Publish how late the oldest attempt is, and which endpoints of operators are disabled. Never returns.
+
+    Every service publishes the same figures: take the maximum, not the sum.
 
     Args:
-        bus: The bus.
-        subjects: The subjects of the namespace.
-
-    Returns:
-        The time; None if services have taken each delivery.
-
-    Raises:
-        PeerError: The broker does not describe the consumer of deliveries.
-    """
-    wanted = webhook_consumers(subjects)[-1]
-    depth = await bus.depth(wanted.name, wanted.stream)
-    if depth is None or not depth.pending:
-        return None
-    waiting = bus.read(wanted.stream, wanted.subject, after=depth.delivered_through)
-    async with aclosing(as_async_generator(waiting)) as messages:
-        first = await anext(messages, None)
-    return None if first is None else first.at
-
-
-async def publish_due_gauge(bus: Bus, subjects: Subjects, clock: Clock) -> None:
-    """Publish the age of the oldest delivery that no service has taken yet. Never returns.
-
-    Every service publishes the same figure: take the maximum, not the sum.
-
-    Args:
-        bus: The bus.
-        subjects: The subjects of the namespace.
+        observer: The observer.
         clock: The clock.
     """
+    shown: set[str] = set()
     while True:
         if metrics.metrics_enabled():
-            with suppress(PointsmanError):  # without an answer of the broker, the figure does not change
-                due = await oldest_due(bus, subjects)
-                age = 0.0 if due is None else max(0.0, (clock.now() - due).total_seconds())
-                metrics.set_gauge(semconv.WEBHOOK_OLDEST_DUE, age)
+            with suppress(PointsmanError):  # without an answer of the broker, the figures do not change
+                seen = await observer.observe()
+                late = 0.0 if seen.oldest_due is None else (clock.now() - seen.oldest_due).total_seconds()
+                metrics.set_gauge(semconv.WEBHOOK_OLDEST_DUE, max(0.0, late))
+                disabled = {each.id: each.disabled_at is not None for each in seen.endpoints if each.caller is None}
+                for deleted in shown - disabled.keys():
+                    metrics.clear_gauge(semconv.WEBHOOK_DISABLED, {semconv.WEBHOOK_ENDPOINT: deleted})
+                for endpoint, value in disabled.items():
+                    metrics.set_gauge(semconv.WEBHOOK_DISABLED, value, {semconv.WEBHOOK_ENDPOINT: endpoint})
+                shown = set(disabled)
         await clock.sleep(_INTERVAL_S)

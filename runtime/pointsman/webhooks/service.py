@@ -25,7 +25,8 @@ from pointsman.webhooks.deliveries import DeliveryState, parse_state
 from pointsman.webhooks.endpoint_store import EndpointStore, SecretStore
 from pointsman.webhooks.endpoints import EVENT_TYPES, Endpoint, EventType
 from pointsman.webhooks.events import WebhookEvent, read_event
-from pointsman.webhooks.observation import publish_due_gauge, record_delivery
+from pointsman.webhooks.observation import publish_gauges, record_delivery
+from pointsman.webhooks.observer import Observer
 from pointsman.webhooks.sender import Response, Sender, SendError, jittered, signed_headers
 from pointsman_schemas.strict_json import dump
 from pointsman_schemas.subjects import Subjects
@@ -94,7 +95,8 @@ class WebhookService:
         *inputs, deliveries = webhook_consumers(self._subjects)
         loops = [asyncio.create_task(self._store_events(self._consumers[each.name])) for each in inputs]
         loops.append(asyncio.create_task(self._send_deliveries(self._consumers[deliveries.name])))
-        loops.append(asyncio.create_task(publish_due_gauge(self._bus, self._subjects, self._clock)))
+        observer = Observer(self._bus, self._subjects, self._store)
+        loops.append(asyncio.create_task(publish_gauges(observer, self._clock)))
         stopped = asyncio.create_task(stop.wait())
         try:
             await asyncio.wait([*loops, stopped], return_when=asyncio.FIRST_COMPLETED)

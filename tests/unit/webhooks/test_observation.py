@@ -1,4 +1,4 @@
-"""Deliveries are reported: by status, as spans in the trace of their workflow, and by the age of the oldest due."""
+"""Deliveries are reported: by status, as spans in the trace of their workflow, and by late attempts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from pointsman.testing import VirtualClock
 from pointsman.webhooks.deliveries import DeliveryState, DeliveryStatus
 from pointsman.webhooks.endpoint_store import EndpointStore
 from pointsman.webhooks.endpoints import Endpoint
-from pointsman.webhooks.observation import publish_due_gauge, record_delivery
+from pointsman.webhooks.observation import publish_gauges, record_delivery
+from pointsman.webhooks.observer import Observer
 from pointsman.webhooks.service import WebhookService
 from pointsman_schemas.envelope import Envelope, encode
 from pointsman_schemas.events import Outcome
@@ -99,31 +100,43 @@ async def test_a_service_reports_its_deliveries_in_the_trace_of_the_workflow() -
     assert [span.attributes["pointsman.attempt"] for span in spans if span.attributes] == [1, 2]
 
 
-async def test_the_age_of_the_oldest_delivery_that_nobody_took_is_reported() -> None:
+async def test_late_attempts_and_disabled_endpoints_are_reported() -> None:
     clock = VirtualClock()
     bus, subjects = MemoryBus(clock=clock), Subjects()
+    store = await EndpointStore.open(bus, subjects)
+    made = (await store.create("https://a.b/")).endpoint.id
+    await store.create("https://a.b/", caller="ada", events=["workflow.ended"])
     wanted = webhook_consumers(subjects)[-1]
-    consumer = await bus.consumer(wanted.name, wanted.stream, wanted.subject, ack_wait=300.0)
-    first = subjects.delivery("wh_1", "wf_1", "evt_1")
-    await bus.publish(first, b"{}", {})
+    consumer = await bus.consumer(wanted.name, wanted.stream, wanted.subject, ack_wait=9_000.0)
+    await bus.publish(subjects.delivery(made, "wf_1", "evt_1"), b"{}", {})
 
-    def age() -> float:
-        return samples(figures)["pointsman_webhook_oldest_due_seconds"][0][1]
+    def figures() -> tuple[float, dict[str, float]]:
+        shown = samples(exposed)
+        disabled = {labels["pointsman_webhook_endpoint"]: on for labels, on in shown["pointsman_webhook_disabled"]}
+        return shown["pointsman_webhook_oldest_due_seconds"][0][1], disabled
 
-    with exposing() as figures:
-        showing = asyncio.create_task(publish_due_gauge(bus, subjects, clock))
+    with exposing() as exposed:
+        showing = asyncio.create_task(publish_gauges(Observer(bus, subjects, store), clock))
         await clock.settle()
         await clock.advance(60)
-        old = age()
-        await bus.publish(subjects.delivery("wh_1", "wf_2", "evt_2"), b"{}", {})
+        waiting = figures()
         await consumer.take(1)
+        retry = state("retrying").model_copy(update={"endpoint": made, "next_at": clock.now() + timedelta(seconds=20)})
+        await bus.publish(subjects.receipt(made, "wf_1", "evt_1"), dump(retry), {})
         await clock.advance(15)
-        newer = age()
-        await consumer.take(1)
+        not_due = figures()
         await clock.advance(15)
-        taken = age()
+        overdue = figures()
+        await store.disable(made, "410 Gone")
+        await clock.advance(15)
+        disabled = figures()
+        await store.delete(made)
+        await clock.advance(15)
+        deleted = samples(exposed).get("pointsman_webhook_disabled", [])
         showing.cancel()
         with suppress(asyncio.CancelledError):
             await showing
 
-    assert (old, newer, taken) == (60, 15, 0)
+    assert (waiting, not_due, overdue) == ((60, {made: 0}), (0, {made: 0}), (10, {made: 0}))
+    assert disabled == (0, {made: 1})
+    assert deleted == []

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from pointsman.cli.support.check import Check
 from pointsman.client.client import Client
 from pointsman.core.views.formatting import format_seconds
 from pointsman.errors import PermissionDeniedError
-from pointsman.webhooks.deliveries import earliest_retry
 from pointsman.webhooks.endpoint_store import EndpointStore
-from pointsman.webhooks.endpoints import Endpoint
-from pointsman.webhooks.observation import oldest_due, read_service
+from pointsman.webhooks.observer import Observation, Observer
 
 __all__ = ["check_webhooks"]
 
@@ -31,13 +29,13 @@ async def check_webhooks(client: Client) -> Sequence[Check]:
     """
     bus, subjects = client.bus, client.subjects
     try:
-        endpoints = await (await EndpointStore.open(bus, subjects)).list()
+        seen = await Observer(bus, subjects, await EndpointStore.open(bus, subjects)).observe()
     except PermissionDeniedError:
         return [Check("webhooks", True, "not checked: this user may not read the endpoints")]
-    if not endpoints:
+    if not seen.endpoints:
         return [Check("webhooks", True, "there is no endpoint")]
-    checks = [await _check_service(client, endpoints)]
-    disabled = [each for each in endpoints if each.disabled_at is not None and each.caller is None]
+    checks = [_check_service(seen, await bus.time())]
+    disabled = [each for each in seen.endpoints if each.disabled_at is not None and each.caller is None]
     if disabled:
         finding = "; ".join(
             f"{each.id} is disabled since {each.disabled_at:%Y-%m-%d %H:%M}: {each.disabled_reason}"
@@ -49,18 +47,15 @@ async def check_webhooks(client: Client) -> Sequence[Check]:
     return checks
 
 
-async def _check_service(client: Client, endpoints: Sequence[Endpoint]) -> Check:
-    bus, subjects = client.bus, client.subjects
-    service, due = await read_service(bus, subjects), await oldest_due(bus, subjects)
+def _check_service(seen: Observation, now: datetime) -> Check:
+    service, number = seen.service, len(seen.endpoints)
     waiting = "1 delivery waits" if service.waiting == 1 else f"{service.waiting} deliveries wait"
-    finding = f"{len(endpoints)} endpoint{'' if len(endpoints) == 1 else 's'}, {waiting}"
+    finding = f"{number} endpoint{'' if number == 1 else 's'}, {waiting}"
     if not service.running:
         return Check(
             "webhooks", False, f"{finding}, and no webhook service runs", "start one: `pointsman webhooks run`"
         )
-    now = await bus.time()
-    retry = await earliest_retry(bus, subjects, {each.id for each in endpoints if each.disabled_at is None})
-    late = now - min(due or now, retry or now)
+    late = now - (seen.oldest_due or now)
     if late > _LATE:
         advice = "start another `pointsman webhooks run`, or raise POINTSMAN_WEBHOOK_CONCURRENCY"
         return Check(

@@ -1,10 +1,16 @@
-"""Gauges of queue depths. Supervisors publish them, because a stopped agent cannot."""
+"""Gauges of queue depths. Supervisors publish them, because a stopped agent or webhook service cannot."""
 
 from __future__ import annotations
 
 from contextlib import suppress
 
-from pointsman.engine.process.consumers import DurableConsumer, agent_consumer, input_consumers, request_consumer
+from pointsman.engine.process.consumers import (
+    DurableConsumer,
+    agent_consumer,
+    input_consumers,
+    request_consumer,
+    webhook_consumers,
+)
 from pointsman.errors import PeerError
 from pointsman.ports.bus import Bus, QueueDepth
 from pointsman.ports.clock import Clock
@@ -20,7 +26,8 @@ _INTERVAL_S = 10.0
 async def publish_queue_gauges(bus: Bus, subjects: Subjects, clock: Clock, team: str) -> None:
     """Publish the depth of the team's queues and of every agent's queue, also of a stopped agent with work left.
 
-    Every supervisor publishes the same figures: take their maximum, not their sum. Never returns.
+    The queues of the webhook services are published if they exist. Every supervisor publishes the same figures: take
+    their maximum, not their sum. Never returns.
 
     Args:
         bus: The bus.
@@ -29,7 +36,7 @@ async def publish_queue_gauges(bus: Bus, subjects: Subjects, clock: Clock, team:
         team: The team.
     """
     own: dict[DurableConsumer, str | None] = dict.fromkeys(
-        (request_consumer(subjects, team), *input_consumers(subjects, team))
+        (request_consumer(subjects, team), *input_consumers(subjects, team), *webhook_consumers(subjects))
     )
     queues = dict(own)
     while True:

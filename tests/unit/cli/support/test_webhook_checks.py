@@ -79,13 +79,15 @@ async def test_deliveries_that_wait_for_long_are_found(monkeypatch: pytest.Monke
 async def test_retries_that_are_overdue_are_found_while_their_endpoint_is_enabled() -> None:
     bus = MemoryBus()
     client = Client(bus)
-    for each in webhook_consumers(client.subjects):
-        await bus.consumer(each.name, each.stream, each.subject, ack_wait=300.0)
+    wanted = webhook_consumers(client.subjects)[-1]
+    deliveries = await bus.consumer(wanted.name, wanted.stream, wanted.subject, ack_wait=300.0)
     waiting = await bus.consumer("webhook-outcomes", "log", client.subjects.team_outcomes(), ack_wait=300.0)
     taking = asyncio.create_task(waiting.take(1))
     await asyncio.sleep(0)
     store = await EndpointStore.open(bus, client.subjects)
     made = (await store.create("https://a.b/")).endpoint.id
+    await bus.publish(client.subjects.delivery(made, None, "evt_1"), b"{}", {})
+    await deliveries.take(1)
     await retrying(bus, client, made, due_in=60.0)
     await retrying(bus, client, "wh_deleted", due_in=-3_600.0)
 

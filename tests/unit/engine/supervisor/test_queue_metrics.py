@@ -11,6 +11,7 @@ from support.waiting import until
 
 from pointsman.bus.memory.bus import MemoryBus
 from pointsman.clock import SystemClock
+from pointsman.engine.process.consumers import webhook_consumers
 from pointsman.engine.supervisor.queue_metrics import publish_queue_gauges
 from pointsman.errors import BusUnavailableError, PeerError
 from pointsman.ports.bus import QueueDepth, StreamKind
@@ -58,6 +59,25 @@ async def test_queue_of_a_dead_agent_is_reported_while_messages_wait() -> None:
     assert back == {"request-crew": 0, "agent-writer": 0}
 
 
+async def test_queues_of_webhook_services_are_reported_without_a_service() -> None:
+    bus, clock, subjects = MemoryBus(), VirtualClock(), Subjects()
+    for each in webhook_consumers(subjects):
+        await (await bus.consumer(each.name, each.stream, each.subject, ack_wait=30.0)).close()
+    await bus.publish(subjects.delivery("wh_1", "wf_1", "evt_1"), b"{}", {})
+
+    with exposing() as figures:
+        showing = asyncio.create_task(publish_queue_gauges(bus, subjects, clock, "crew"))
+        await clock.settle()
+        shown = depths(figures)
+        showing.cancel()
+        with suppress(asyncio.CancelledError):
+            await showing
+
+    assert shown == {
+        "webhook-outcomes": 0, "webhook-questions": 0, "webhook-dead-letters": 0, "webhook-deliveries": 1,
+    }  # fmt: skip
+
+
 async def test_unreadable_queue_is_not_reported_by_its_last_figure() -> None:
     class Bus(MemoryBus):
         away = False
@@ -82,7 +102,9 @@ async def test_unreadable_queue_is_not_reported_by_its_last_figure() -> None:
         with suppress(asyncio.CancelledError):
             await showing
 
-    assert before == after == {"request-crew": 3, "control-crew": 3, "result-crew": 3, "timer-crew": 3}
+    names = ["request-crew", "control-crew", "result-crew", "timer-crew"]
+    names += [each.name for each in webhook_consumers(Subjects())]
+    assert before == after == dict.fromkeys(names, 3)
     assert during == {}
 
 
@@ -95,7 +117,7 @@ async def test_a_queue_that_is_not_described_hides_no_other_and_ends_nothing(err
             return QueueDepth(pending=3, in_flight=1)
 
     async def shown() -> bool:
-        return showing.done() or len(samples(figures).get("pointsman_queue_depth", ())) == 6
+        return showing.done() or len(samples(figures).get("pointsman_queue_depth", ())) == 14
 
     with exposing() as figures:
         showing = asyncio.create_task(publish_queue_gauges(Bus(), Subjects(), SystemClock(), "crew"))

@@ -1,0 +1,168 @@
+"""Observe the webhook services of a namespace from the broker: are they running, and is an attempt late?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import aclosing
+from datetime import datetime
+from typing import NamedTuple
+
+from pointsman.engine.log.reader import as_async_generator
+from pointsman.engine.process.consumers import webhook_consumers
+from pointsman.ports.bus import Bus, QueueDepth, StoredMessage
+from pointsman.webhooks.deliveries import parse_state
+from pointsman.webhooks.endpoint_store import EndpointStore
+from pointsman.webhooks.endpoints import Endpoint
+from pointsman_schemas.subjects import Subjects
+
+__all__ = ["Observation", "Observer", "ServiceState", "read_service"]
+
+_MAX_CHECKS = 20  # retries of one observation that are read again, because they may have been deleted
+
+
+class ServiceState(NamedTuple):
+    """The state of the webhook services of a namespace.
+
+    Attributes:
+        running: True if a service waits for events or deliveries.
+        waiting: Deliveries that no service has taken yet.
+    """
+
+    running: bool
+    waiting: int
+
+
+class Observation(NamedTuple):
+    """The endpoints of a namespace and the state of their deliveries.
+
+    Attributes:
+        endpoints: The endpoints, oldest first.
+        service: The state of the webhook services.
+        oldest_due: The earliest time of the attempts that are not made yet: the first attempts at deliveries that no
+            service has taken, and the retries for enabled endpoints. The time of a retry may be in the future. None
+            without such attempts.
+    """
+
+    endpoints: Sequence[Endpoint]
+    service: ServiceState
+    oldest_due: datetime | None
+
+
+class _Retry(NamedTuple):
+    endpoint: str
+    at: datetime
+
+
+async def read_service(bus: Bus, subjects: Subjects) -> ServiceState:
+    """Return the state of the webhook services, as the broker sees their requests for messages.
+
+    Args:
+        bus: The bus.
+        subjects: The subjects of the namespace.
+
+    Returns:
+        The state.
+
+    Raises:
+        PeerError: The broker does not describe a consumer.
+    """
+    return _service_of(await _read_depths(bus, subjects))
+
+
+class Observer:
+    """Observes the webhook services. An observer that is kept reads only the receipts since its last observation.
+
+    Memory: some 300 bytes for each retry, of which there are at most `MAX_WAITING_DELIVERIES`.
+
+    Args:
+        bus: The bus.
+        subjects: The subjects of the namespace.
+        store: The endpoints.
+    """
+
+    def __init__(self, bus: Bus, subjects: Subjects, store: EndpointStore) -> None:
+        self._bus = bus
+        self._subjects = subjects
+        self._store = store
+        self._retries: dict[str, _Retry] = {}  # by the subject of the receipt
+        self._read_through = 0  # receipts up to this sequence are in `_retries`
+        self._settled_through = 0
+
+    async def observe(self) -> Observation:
+        """Observe the services now.
+
+        Returns:
+            The observation.
+
+        Raises:
+            PeerError: The broker does not describe a consumer.
+            PermissionDeniedError: The user of the broker may not read endpoints or deliveries.
+        """
+        depths = await _read_depths(self._bus, self._subjects)
+        deliveries = depths[-1]
+        await self._read_receipts(0 if deliveries is None else deliveries.settled_through)
+        endpoints = await self._store.list()  # after the receipts: an endpoint with a receipt is missing if deleted
+        waiting, retry = await self._oldest_waiting(deliveries), await self._earliest_retry(endpoints)
+        due = min((each for each in (waiting, retry) if each is not None), default=None)
+        return Observation(endpoints, _service_of(depths), due)
+
+    async def _read_receipts(self, settled_through: int) -> None:
+        """Read the retries from the receipts that are new since the last call.
+
+        A delivery with a retry is not settled, and its receipt comes after it in the stream. So the first call starts
+        at the oldest delivery that is not settled.
+        """
+        if settled_through < self._settled_through:  # the stream or the consumer was deleted and created again
+            self._retries.clear()
+            self._read_through = 0
+        self._settled_through = settled_through
+        after = self._read_through or settled_through
+        async for stored in self._bus.read("deliveries", self._subjects.receipts(), after=after):
+            self._apply(stored)
+            self._read_through = stored.sequence
+
+    def _apply(self, stored: StoredMessage) -> None:
+        state = parse_state(stored)
+        if state is None or state.status != "retrying" or state.next_at is None:
+            self._retries.pop(stored.subject, None)
+        else:
+            self._retries[stored.subject] = _Retry(state.endpoint, state.next_at)
+
+    async def _oldest_waiting(self, deliveries: QueueDepth | None) -> datetime | None:
+        """Return the time of the oldest delivery that no service has taken."""
+        if deliveries is None or not deliveries.pending:
+            return None
+        wanted = webhook_consumers(self._subjects)[-1]
+        waiting = self._bus.read(wanted.stream, wanted.subject, after=deliveries.delivered_through)
+        async with aclosing(as_async_generator(waiting)) as messages:
+            first = await anext(messages, None)
+        return None if first is None else first.at
+
+    async def _earliest_retry(self, endpoints: Sequence[Endpoint]) -> datetime | None:
+        """Return the earliest time of the retries for enabled endpoints."""
+        known = {each.id: each.disabled_at is None for each in endpoints}
+        for subject in [subject for subject, retry in self._retries.items() if retry.endpoint not in known]:
+            del self._retries[subject]
+        for _ in range(_MAX_CHECKS):
+            wanted = ((retry.at, subject) for subject, retry in self._retries.items() if known[retry.endpoint])
+            earliest, subject = min(wanted, default=(None, ""))
+            if earliest is None:
+                return None
+            stored = await self._bus.last("deliveries", subject)
+            if stored is None:  # expired, or deleted with its workflow
+                del self._retries[subject]
+                continue
+            self._apply(stored)
+            if (retry := self._retries.get(subject)) is not None and retry.at == earliest:
+                return earliest
+        return None  # the next observation reads more
+
+
+async def _read_depths(bus: Bus, subjects: Subjects) -> Sequence[QueueDepth | None]:
+    return [await bus.depth(each.name, each.stream) for each in webhook_consumers(subjects)]
+
+
+def _service_of(depths: Sequence[QueueDepth | None]) -> ServiceState:
+    deliveries = depths[-1]
+    running = any(depth is not None and depth.pulls > 0 for depth in depths)
+    return ServiceState(running, 0 if deliveries is None else deliveries.pending)
