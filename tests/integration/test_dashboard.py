@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.async_api import Browser, expect
+from playwright.async_api import Browser, FilePayload, expect
 from support import factory
 from support.asgi import event_stream
 from support.browser import page_of, served, wait_for_text
@@ -157,6 +157,7 @@ async def test_slow_request_says_so_and_is_sent_once_however_often_it_is_pressed
 ) -> None:
     crew = Crew()
     crew.go.set()
+    invoice: FilePayload = {"name": "invoice.pdf", "mimeType": "application/pdf", "buffer": b"%PDF"}
     host, _, port = settings.url.removeprefix("nats://").partition(":")
     async with (
         Proxy(host, int(port)) as proxy,
@@ -168,6 +169,8 @@ async def test_slow_request_says_so_and_is_sent_once_however_often_it_is_pressed
         await wait_for_text(page, "No workflows yet.").to_be_visible()
         await page.get_by_role("button", name="New request").click()
         await page.get_by_label("Request", exact=True).fill("Why does it squeak?")
+        await page.locator("dialog input[type=file]").set_input_files(invoice)
+        await expect(page.get_by_role("list", name="Attached files")).to_contain_text("invoice.pdf4 bytes")
         send = page.get_by_role("dialog").get_by_role("button", name=re.compile("^Send"))
         posted: list[str] = []
         page.on("request", lambda request: posted.append(request.method) if request.method == "POST" else None)
@@ -185,6 +188,7 @@ async def test_slow_request_says_so_and_is_sent_once_however_often_it_is_pressed
         proxy.heal()
         await page.keyboard.press("Enter")
         await expect(page.get_by_role("heading", name="Answer")).to_be_visible()
+        await expect(page.get_by_role("link", name="invoice.pdf")).to_be_visible()
         assert len(await client.list()) == 1
 
 

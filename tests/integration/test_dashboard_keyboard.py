@@ -121,9 +121,9 @@ async def test_tab_passes_the_newer_pages_in_the_order_of_their_content(browser:
         "/questions": [workflow.id, *asked],
         "/batches": ["Team", "File", "Columns", "At a time", "Start"],
         "/schedules": [
-            "New schedule", "Name", "Team", "Request", "Times", "Time zone", "Or once at", "While a run goes on",
-            "Missed times", "Create", "Search name, team, caller, request", "Run now report", "Pause report",
-            "Delete report",
+            "New schedule", "Name", "Team", "Request", "Attach files", "Times", "Time zone", "Or once at",
+            "While a run goes on", "Missed times", "Create", "Search name, team, caller, request", "Run now report",
+            "Pause report", "Delete report",
         ],
         "/webhooks": [
             "New endpoint", "URL", "Teams", "Workflow ended", "Question asked", "Dead letter stored", "Create",

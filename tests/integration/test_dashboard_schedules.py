@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
-from playwright.async_api import Browser, expect
+from playwright.async_api import Browser, Page, expect
 from support import factory
 from support.asgi import request
 from support.browser import page_of, served, wait_for_text
@@ -18,10 +19,11 @@ from pointsman.web.users import User, Users, token_digest
 pytestmark = pytest.mark.timeout(120)  # a browser is slow on a busy machine; alone, a test takes three seconds
 
 MEMBERS = [planner_of(factory.ONE_TASK), echo("a"), synthesizer]
+FILE = {"name": "a.txt", "size": 1, "media_type": "text/plain", "sha256": "0" * 64, "owner": "wf_1"}
 VALID = {"name": "report", "team": "crew", "input": "Is it up?", "cron": "0 9 * * 1-5"}
 
 
-async def test_a_schedule_is_created_run_paused_resumed_and_deleted(browser: Browser) -> None:
+async def test_a_schedule_is_created_run_paused_resumed_and_deleted(browser: Browser, tmp_path: Path) -> None:
     view = {"width": 390, "height": 844}
     async with (
         factory.team(factory.CREW, MEMBERS) as client,
@@ -41,10 +43,22 @@ async def test_a_schedule_is_created_run_paused_resumed_and_deleted(browser: Bro
         await times.fill("0 25 * * *")
         await page.get_by_role("button", name="Create").click()
         await expect(page.get_by_role("alert")).to_contain_text("cron")
+        await form.get_by_label("Team").fill("desk")  # the files are uploaded again for the final team
+        await attach(page, tmp_path / "rates.csv", tmp_path / "notes.txt")
+        attached = form.get_by_role("list", name="Attached files")
+        await expect(attached.get_by_role("listitem")).to_have_count(2)
+        await page.get_by_role("button", name="Remove notes.txt").focus()
+        await page.keyboard.press("Enter")
+        await expect(form.get_by_role("button", name="Attach files")).to_be_focused()
+        await expect(attached.get_by_role("listitem")).to_have_count(1)
+        await expect(attached).to_contain_text("rates.csv8 bytes")
+        await form.get_by_label("Team").fill("crew")
         await times.fill("0 9 * * 1-5")
         await page.get_by_role("button", name="Create").click()
 
         schedule = page.locator(".letter")
+        await expect(schedule).to_contain_text("files rates.csv")
+        await expect(attached.get_by_role("listitem")).to_have_count(0)
         await expect(schedule).to_contain_text("0 9 * * 1-5, Europe/Oslo")
         await expect(schedule).to_contain_text("Next: ")
         await schedule.get_by_role("button", name="Run now").click()
@@ -60,6 +74,7 @@ async def test_a_schedule_is_created_run_paused_resumed_and_deleted(browser: Bro
         await expect(schedule.locator(".status").first).to_have_text("Active")
         await run.get_by_role("link").click()
         await expect(page.get_by_role("heading", name="Is it up?")).to_be_visible()
+        await expect(page.get_by_role("link", name="rates.csv")).to_be_visible()
         await page.go_back()
         await page.get_by_role("button", name="Delete").click()
         await page.get_by_role("dialog").get_by_role("button", name="Delete").click()
@@ -68,6 +83,16 @@ async def test_a_schedule_is_created_run_paused_resumed_and_deleted(browser: Bro
         left = await client.schedules.list()
 
     assert left == []
+
+
+async def attach(page: Page, *paths: Path) -> None:
+    """Attach files by the keyboard."""
+    for path in paths:
+        path.write_text("a,b\n1,2\n")
+    await page.get_by_role("button", name="Attach files").focus()
+    async with page.expect_file_chooser() as opened:
+        await page.keyboard.press("Enter")
+    await (await opened.value).set_files(paths)
 
 
 async def test_schedules_belong_to_their_user_and_only_operators_change_them() -> None:
@@ -102,6 +127,8 @@ async def test_schedules_belong_to_their_user_and_only_operators_change_them() -
         ({"input": ""}, "input"),
         ({"team": "*"}, "team"),
         ({"every": 5}, "has no 'every'"),
+        ({"files": [FILE]}, "there are files and no request_id"),
+        ({"files": [FILE], "request_id": "r1"}, "uploaded for another request"),
     ],
 )
 async def test_a_schedule_that_does_not_fit_is_refused(change: dict[str, object], said: str) -> None:

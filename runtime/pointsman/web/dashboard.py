@@ -327,9 +327,7 @@ class Dashboard:
         given = await read_json_object(request, _REQUEST_FIELDS, self.client.bus.max_body)
         team, client = str(given.get("team", "")), client_of(request, self.client)
         await check_team(client, team)
-        name, files = given.get("request_id"), given.get("files")
-        if files and name is None:
-            raise ContractError("the request has files and no request_id; send the id of their uploads")
+        name = given.get("request_id")
         workflow = await client.submit(
             team,
             given.get("input", ""),
@@ -338,7 +336,7 @@ class Dashboard:
             deadline=given.get("deadline"),
             budget=given.get("budget"),
             metadata=given.get("metadata"),
-            files=read_files(files, client.workflow_id(team, str(name))) if files else (),
+            files=read_files(given.get("files"), client, team, name),
             thread=given.get("thread"),
         )
         return json_response({"id": workflow.id, "team": workflow.team})

@@ -80,12 +80,14 @@ class FileTransfers:
         return await download(file, self._client.read_file, request.headers, media_type="application/octet-stream")
 
 
-def read_files(given: Any, owner: str) -> Sequence[File]:
-    """Read the references of a request to files that were uploaded for it.
+def read_files(given: Any, client: Client, team: str, request_id: Any) -> Sequence[File]:
+    """Read the references of a request, or of a schedule, to files that were uploaded for it.
 
     Args:
-        given: The references, as uploads returned them.
-        owner: The workflow of the request.
+        given: The references, as uploads returned them; None without files.
+        client: The client of the user.
+        team: The team of the uploads.
+        request_id: The id of the uploads.
 
     Returns:
         The references.
@@ -93,8 +95,13 @@ def read_files(given: Any, owner: str) -> Sequence[File]:
     Raises:
         ContractError: A reference is not valid, or is of another request.
     """
+    if not given:
+        return ()
+    if request_id is None:
+        raise ContractError("there are files and no request_id; send the id of their uploads")
+    owner = client.workflow_id(team, caller_id(str(request_id), "request id"))
     try:
-        files = _FILES.validate_python(given or ())
+        files = _FILES.validate_python(given)
     except ValidationError as error:
         raise ContractError(f"the files do not fit: {describe(error)}; nothing was sent") from None
     if other := next((file for file in files if file.owner != owner), None):

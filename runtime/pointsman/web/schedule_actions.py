@@ -13,6 +13,7 @@ from pointsman.client.client import Client
 from pointsman.client.known_teams import check_team
 from pointsman.errors import ContractError, NotFoundError
 from pointsman.web.auth import client_of
+from pointsman.web.files import read_files
 from pointsman.web.responses import json_response, read_json_object
 from pointsman_schemas.ids import token
 from pointsman_schemas.schedules import Schedule
@@ -20,7 +21,20 @@ from pointsman_schemas.strict_json import describe
 
 __all__ = ["ScheduleActions"]
 
-_FIELDS = ("name", "team", "input", "cron", "at", "timezone", "overlap", "missed", "grace", "thread")
+_FIELDS = (
+    "name",
+    "team",
+    "input",
+    "cron",
+    "at",
+    "timezone",
+    "overlap",
+    "missed",
+    "grace",
+    "thread",
+    "files",
+    "request_id",
+)
 _TIME = TypeAdapter(AwareDatetime)
 
 
@@ -35,7 +49,7 @@ class ScheduleActions:
         self._client = client
 
     async def create(self, request: Request) -> Response:
-        """Create a schedule that belongs to the user.
+        """Create a schedule that belongs to the user. It keeps copies of the files that were uploaded for it.
 
         Returns:
             The status of the schedule; `waiting` if no supervisor has answered yet.
@@ -45,8 +59,9 @@ class ScheduleActions:
         await check_team(self._client, team)
         name, asked = str(given.pop("name", "")), given.pop("input", "")
         at = _time(given.pop("at", None))
-        schedules = client_of(request, self._client).schedules
-        return _response(await schedules.create(name, team, asked, at=at, **given))
+        client = client_of(request, self._client)
+        files = read_files(given.pop("files", None), client, team, given.pop("request_id", None))
+        return _response(await client.schedules.create(name, team, asked, at=at, files=files, **given))
 
     async def act(self, request: Request) -> Response:
         """Pause, resume, run or delete a schedule of any caller.

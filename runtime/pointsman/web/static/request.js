@@ -1,5 +1,6 @@
 // The form for a new request. Its id is made here, so that a second click or a lost answer is still one workflow.
 
+import { attachments } from "./attachments.js";
 import { h, note } from "./dom.js";
 import { pretty } from "./format.js";
 import { post, teams } from "./live.js";
@@ -14,6 +15,8 @@ export function askFor(go, before = null) {
   const text = h("textarea", { id: "ask-text", required: true, rows: "5", placeholder: "What should the team do?" });
   const asJson = h("input", { type: "checkbox", id: "ask-json" });
   const problem = h("p", { class: "problem", role: "alert", hidden: true });
+  const fail = (said) => { problem.textContent = said; problem.hidden = !said; };
+  const files = attachments({ to: () => ({ team: team.value.trim(), id }), fail });
   const send = h("button", { class: "primary", text: "Send" });
   const dialog = h("dialog", { "aria-labelledby": "ask-title" },
     h("form", { method: "dialog" },
@@ -22,14 +25,14 @@ export function askFor(go, before = null) {
       h("datalist", { id: "ask-teams" }, [...teams].sort().map((name) => h("option", { value: name }))),
       h("label", { for: "ask-text", text: "Request" }), text,
       h("label", { class: "check" }, asJson, "The request is a JSON object"),
-      problem,
-      h("p", { class: "buttons" }, h("button", { type: "button", text: "Cancel", onclick: () => dialog.close() }), send)));
+      files.list, files.picker, problem,
+      h("p", { class: "buttons" }, files.button, h("button", { type: "button", text: "Cancel", onclick: () => dialog.close() }), send)));
   if (before) {
     const whole = typeof before.input === "string" ? before.input : pretty(before.input);
     asJson.checked = typeof before.input !== "string";
     [team.value, text.value] = [before.team, whole];
   } else if (teams.size) team.value = [...teams][0];
-  const fail = (said) => { problem.textContent = said; problem.hidden = false; };
+  files.acceptDrops(dialog.querySelector("form"));
   dialog.querySelector("form").addEventListener("submit", async (event) => {
     event.preventDefault();
     if (send.ariaDisabled) return;
@@ -39,10 +42,12 @@ export function askFor(go, before = null) {
     }
     send.ariaDisabled = "true"; // `disabled` would remove the focus, and Ctrl-Enter would still send
     send.textContent = "Sending"; // without a broker, the error takes some seconds
-    problem.hidden = true;
-    const done = await post("/api/requests", { team: team.value.trim(), input, request_id: id });
+    fail("");
+    const attached = await files.stored();
+    const done = attached && await post("/api/requests", { team: team.value.trim(), input, request_id: id, ...attached });
     send.ariaDisabled = null;
     send.textContent = "Send";
+    if (!done) return; // a file could not be uploaded
     if (!done.ok) {
       const refused = done.status < 500; // otherwise the request may be stored
       const said = done.error || "The request could not be sent.";

@@ -2,9 +2,11 @@
 
 import { arrange, command, empty, h, note, once, setText } from "./dom.js";
 import { agree } from "./agree.js";
+import { attachments } from "./attachments.js";
 import { ago, clock, number, tone, word } from "./format.js";
 import { follow, post, teams } from "./live.js";
 import { pager } from "./pager.js";
+import { newId } from "./request.js";
 
 const STATUS = { active: ["good", "Active"], paused: ["warn", "Paused"], ended: ["muted", "Ended"] };
 const OVERLAP = { skip: "skip a run while another runs", queue: "let a run wait while another runs", allow: "let runs overlap" };
@@ -58,6 +60,7 @@ export function schedulesPage(main) {
 }
 
 function scheduleForm() {
+  let id = newId(); // of the uploads, of which the schedule keeps copies
   const known = h("datalist", { id: "schedule-teams" });
   const token = { required: true, autocomplete: "off", pattern: "[A-Za-z0-9_\\-]{1,64}" };
   const name = h("input", { ...token, placeholder: "morning-report" });
@@ -70,13 +73,16 @@ function scheduleForm() {
   const missed = h("select", {}, ["", "skip", "once"].map((value) => h("option", { value, text: value || "default" })));
   const problem = h("p", { class: "problem", role: "alert", hidden: true });
   const create = h("button", { class: "primary", text: "Create" });
+  const fail = (said) => { setText(problem, said); problem.hidden = !said; };
+  const files = attachments({ to: () => ({ team: team.value.trim(), id }), fail });
   const field = (label, input, hint = "") => h("label", {}, h("span", { text: label }), input, hint ? h("span", { class: "hint", text: hint }) : "");
   const form = h("form", { class: "batch-form", "aria-label": "New schedule", onsubmit: send },
     field("Name", name), field("Team", team), known, h("label", { class: "wide" }, h("span", { text: "Request" }), request),
+    h("div", { class: "attachments" }, h("p", {}, files.button, files.picker), files.list),
     field("Times", cron, "Minute, hour, day, month, day of the week"), field("Time zone", zone), field("Or once at", at, "In the time of this browser"),
     field("While a run goes on", overlap), field("Missed times", missed), h("p", { class: "buttons" }, create), problem);
   const element = h("details", { class: "panel new-schedule", "data-needs": "operate" }, h("summary", { text: "New schedule" }), form);
-  const fail = (said) => { setText(problem, said); problem.hidden = !said; };
+  files.acceptDrops(form);
 
   async function send(event) {
     event.preventDefault();
@@ -85,11 +91,15 @@ function scheduleForm() {
     create.ariaDisabled = "true"; // `disabled` would remove the focus
     fail("");
     const times = at.value ? { at: new Date(at.value).toISOString() } : { cron: cron.value.trim(), timezone: zone.value.trim() || "UTC" };
-    const done = await post("/api/schedules", { name: name.value.trim(), team: team.value.trim(), input: request.value.trim(), overlap: overlap.value, ...(missed.value ? { missed: missed.value } : {}), ...times });
+    const attached = await files.stored();
+    const done = attached && await post("/api/schedules", { name: name.value.trim(), team: team.value.trim(), input: request.value.trim(), overlap: overlap.value, ...(missed.value ? { missed: missed.value } : {}), ...times, request_id: id, ...attached });
     create.ariaDisabled = null;
+    if (!done) return; // a file could not be uploaded
     if (!done.ok) { fail(done.error); return; }
     note(done.state === "waiting" ? "The schedule is stored. A supervisor of the team begins it." : "The schedule is created.");
     form.reset();
+    files.clear();
+    id = newId();
     element.open = false;
     element.firstChild.focus();
   }
