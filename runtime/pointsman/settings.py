@@ -122,6 +122,8 @@ class Settings(Options):
     """Running workflows at which a supervisor process stops accepting requests."""
     max_schedules: Annotated[int, Field(ge=0, le=_MAX_COUNT)] = 1000
     """Schedules of one team at which its supervisors refuse to create another."""
+    max_caller_schedules: Annotated[int, Field(ge=0, le=_MAX_COUNT)] = 200
+    """Schedules of one caller with one team at which the supervisors of the team refuse to create another."""
     retention_days: Annotated[float, Field(ge=_MIN_DAYS, le=_MAX_DAYS)] = 30.0
     """Days to keep the log of a workflow after its end, and to keep dead letters. Handoffs and results are kept for 7
     days at most."""
@@ -178,6 +180,9 @@ class Settings(Options):
     """Seconds in which a client of the gateway must send a file. Each piece must arrive within 30 seconds."""
     gateway_max_requests: Annotated[int, Field(ge=1, le=_MAX_COUNT)] = 2_000
     """Requests and streams that one gateway serves at a time."""
+    gateway_caller_requests: Annotated[int, Field(ge=1, le=_MAX_COUNT)] = 200
+    """Requests and streams of one caller that one gateway serves at a time, and deliveries of signed webhooks of all
+    senders."""
     gateway_requests_per_minute: Annotated[int, Field(ge=1, le=_MAX_COUNT)] = 600
     """Requests of one caller in a minute at one gateway, for keys without a limit of their own."""
     gateway_running: Annotated[int, Field(ge=1, le=_MAX_COUNT)] = 100

@@ -80,6 +80,11 @@ class BatchFeed:
         self._client = parts.client.for_user(stored.record.caller)
 
     @property
+    def caller(self) -> str:
+        """The caller of the batch."""
+        return self._stored.record.caller
+
+    @property
     def subjects(self) -> Subjects:
         """The subjects of the namespace."""
         return self._client.subjects

@@ -23,6 +23,7 @@ _log = get_logger(__name__)
 _SILENT_BEATS = 4  # heartbeats without a write of the feeder after which another process takes the batch
 _SEARCH_INTERVAL_S = 0.5  # seconds between searches for batches without a feeder
 _MAX_FEEDS = 20  # batches that one process feeds at a time
+_MAX_OF_CALLER = _MAX_FEEDS // 4  # of these for one caller: a batch may wait for limits of its caller until midnight
 _RELEASE_TIMEOUT_S = 2.0
 _KEPT = timedelta(days=7)  # the time for which the record of a batch that has ended is kept
 
@@ -51,6 +52,15 @@ class BatchRunner(Signal):
         """Return the records, the newest batch first."""
         found = [stored.record for stored, _ in self._records.values()]
         return sorted(found, key=lambda record: record.created_at, reverse=True)
+
+    def add(self, stored: StoredRecord) -> None:
+        """Add a record that this process has stored. The change of the bucket arrives later.
+
+        Args:
+            stored: The record.
+        """
+        self._records[stored.record.id] = stored, monotonic()
+        self.notify()
 
     async def run(self) -> None:
         """Follow the records and feed batches, until cancelled. Then other processes take the batches of this one."""
@@ -99,10 +109,12 @@ class BatchRunner(Signal):
         if record.ended_at is not None:
             if datetime.now(UTC) - record.ended_at > _KEPT:
                 await self._bucket.delete(record.id)
-        elif (
-            (silent or not record.feeder) and (record.cancelled or not record.paused) and len(self._feeds) < _MAX_FEEDS
-        ):
+        elif (silent or not record.feeder) and (record.cancelled or not record.paused) and self._has_room(record):
             await self._take(stored)
+
+    def _has_room(self, record: BatchRecord) -> bool:
+        own = sum(feed.caller == record.caller for feed, _ in self._feeds.values())
+        return len(self._feeds) < _MAX_FEEDS and own < _MAX_OF_CALLER
 
     async def _take(self, stored: StoredRecord) -> None:
         """Become the feeder of a batch, unless another process has become the feeder first."""

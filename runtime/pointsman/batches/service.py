@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, AsyncIterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from typing import Literal, NamedTuple, TypeAlias
 from uuid import uuid4
@@ -88,6 +88,7 @@ class Batches(BatchRunner):
         super().__init__(parts)
         self._max_rows = max_rows
         self._max_bytes = max_bytes
+        self._uploads = Counter[str]()  # batches of each caller whose rows are being stored
 
     def id_of(self, caller: str, key: str) -> str:
         """Return the id of the batch that a caller names.
@@ -138,27 +139,27 @@ class Batches(BatchRunner):
         if not 1 <= concurrency <= MAX_CONCURRENCY:
             raise ContractError(f"{concurrency} workflows at a time are not possible; give 1 to {MAX_CONCURRENCY}")
         id = self.id_of(caller, key) if key else f"batch-{uuid4().hex[:24]}"
-        if not key or await read_record(self._bucket, id) is None:
-            self._check_open(caller)
+        new = not key or await read_record(self._bucket, id) is None
         bounds = RowBounds(self._max_rows, self._max_bytes, max_row_bytes)
-        rows = await store_rows(self._parts.files, id, pieces, bounds)
-        options = (team, str(concurrency), str(deadline), (budget or Budget()).model_dump_json())
-        return await self._store(
-            BatchRecord(
-                id=id,
-                caller=caller,
-                limits=limits or CallerLimits(),
-                team=team,
-                name=name,
-                digest=derive_id(rows.file.sha256, *options),
-                rows=rows.file,
-                total=rows.total,
-                concurrency=concurrency,
-                deadline=deadline,
-                budget=budget,
-                created_at=datetime.now(UTC),
+        with self._arriving(caller, new=new):
+            rows = await store_rows(self._parts.files, id, pieces, bounds)
+            options = (team, str(concurrency), str(deadline), (budget or Budget()).model_dump_json())
+            return await self._store(
+                BatchRecord(
+                    id=id,
+                    caller=caller,
+                    limits=limits or CallerLimits(),
+                    team=team,
+                    name=name,
+                    digest=derive_id(rows.file.sha256, *options),
+                    rows=rows.file,
+                    total=rows.total,
+                    concurrency=concurrency,
+                    deadline=deadline,
+                    budget=budget,
+                    created_at=datetime.now(UTC),
+                )
             )
-        )
 
     def listed(self, caller: str = "") -> Sequence[BatchRecord]:
         """Return the newest 100 batches, the newest first.
@@ -246,8 +247,22 @@ class Batches(BatchRunner):
                 if outcome is not None:
                     yield BatchRow(row, record.request_id(row), id, outcome)
 
+    @contextmanager
+    def _arriving(self, caller: str, *, new: bool) -> Iterator[None]:
+        """Count a batch while its rows arrive. Otherwise other batches of the caller would pass the check meanwhile."""
+        if new:
+            self._check_open(caller)
+        self._uploads[caller] += 1
+        try:
+            yield
+        finally:
+            self._uploads[caller] -= 1
+            if not self._uploads[caller]:
+                del self._uploads[caller]
+
     def _check_open(self, caller: str) -> None:
-        running = sum(1 for each in self.records() if each.caller == caller and each.ended_at is None)
+        stored = sum(1 for each in self.records() if each.caller == caller and each.ended_at is None)
+        running = stored + self._uploads[caller]
         if running >= _MAX_OPEN:
             raise CallerLimitError(
                 "too_many_batches",
@@ -266,7 +281,9 @@ class Batches(BatchRunner):
                     )
                 return found.record
             with suppress(ConflictError):
-                return (await store_record(self._bucket, record, entry.revision if entry else 0)).record
+                stored = await store_record(self._bucket, record, entry.revision if entry else 0)
+                self.add(stored)
+                return stored.record
 
     def _workflow_ids(self, record: BatchRecord, rows: range) -> list[str]:
         client = self._parts.client.for_user(record.caller)

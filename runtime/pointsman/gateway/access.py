@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from time import monotonic
 from typing import Literal
@@ -27,6 +30,7 @@ _FORM_BYTES = 65_536  # bytes of a form beside the file in it
 _MAX_RATES = 10_000  # callers whose rate is kept
 _PUBLIC_PATHS = frozenset({"/healthz", "/readyz", "/openapi.json", "/docs", "/", "/a2a/keys.json", *METADATA_PATHS})
 _SIGNED_PATHS = "/v1/hooks/"
+_SENDERS = "> senders"  # of signed webhooks, in the count of open requests: not a token, so no caller has this name
 _OPENAI_PATHS = ("/v1/models", "/v1/chat/", "/v1/responses")
 _SECURITY_HEADERS = {
     "x-content-type-options": "nosniff",
@@ -62,6 +66,7 @@ class Access:
         self._hosts = KnownHosts(hosts)
         self._open = open
         self._requests = 0
+        self._open_requests = Counter[str]()
         self._rates: dict[str, tuple[float, float]] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -88,8 +93,8 @@ class Access:
             return
         self._requests += 1
         try:
-            await self._admit(scope)
-            await self._app(scope, self._bounded(scope, receive), guarded)
+            with self._counted(await self._admit(scope)):
+                await self._app(scope, self._bounded(scope, receive), guarded)
         except ProblemError as problem:
             if started:
                 raise
@@ -97,17 +102,37 @@ class Access:
         finally:
             self._requests -= 1
 
-    async def _admit(self, scope: Scope) -> None:
+    async def _admit(self, scope: Scope) -> str:
+        """Admit a request, and return the name under which the request counts as open; empty for public paths."""
         headers = Headers(scope=scope)
         path = scope["path"]
         if path in _PUBLIC_PATHS:
-            return
+            return ""
         if path.startswith(_SIGNED_PATHS):
             scope.setdefault("state", {})["charge"] = self._charge  # the signature names the caller
-            return
+            return _SENDERS  # the body of a delivery is read before its sender is known
         caller = await self._caller(headers, scope)
         self._charge(caller)
         scope.setdefault("state", {}).update(caller=caller, charge=partial(self._charge, caller))
+        return "" if self._open and caller.name == LOCAL_CALLER else caller.name
+
+    @contextmanager
+    def _counted(self, name: str) -> Iterator[None]:
+        """Count an open request of a name, or refuse the request: one caller must leave room for the others."""
+        most = self._context.settings.gateway_caller_requests
+        if name and self._open_requests[name] >= most:
+            whose = "senders of webhooks have" if name == _SENDERS else f"{name} has"
+            raise ProblemError(
+                429, "too_many_open", f"{whose} {most} open requests and streams; close one, or try again",
+                headers={"retry-after": "1"},
+            )  # fmt: skip
+        self._open_requests[name] += 1
+        try:
+            yield
+        finally:
+            self._open_requests[name] -= 1
+            if not self._open_requests[name]:
+                del self._open_requests[name]
 
     async def _caller(self, headers: Headers, scope: Scope) -> Caller:
         kind, _, given = headers.get("authorization", "").partition(" ")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Annotated, NamedTuple
 
 from fastapi import Depends, Request
@@ -15,6 +15,7 @@ from pointsman.client.client import Client
 from pointsman.client.workflow import Workflow
 from pointsman.clock import SystemClock
 from pointsman.engine.log.reader import read_commit
+from pointsman.engine.operations.messages import TellResult
 from pointsman.errors import ContractError, NotFoundError, PointsmanError
 from pointsman.gateway.a2a.push_store import PushStore
 from pointsman.gateway.callers import Caller
@@ -148,23 +149,87 @@ class Context:
             ProblemError: The caller may not use the team, a limit is reached, or the metadata use a reserved name.
             ContractError: The request is not valid, or the key belongs to another request.
         """
-        caller.require_team(team)
         check_metadata(metadata or {})
-        self.index.callers.check(caller.name, caller.limits)
-        workflow = await self.client.for_user(caller.name).submit(
-            team,
-            input,
-            request_id=key,
-            correlation_id=correlation_id,
-            deadline=deadline,
-            budget=budget,
-            metadata={**(metadata or {}), **(internal or {})},
-            thread=thread,
-            files=files,
-        )
-        if self.index.find(workflow.id) is None:
-            self.index.callers.submitted(caller.name, workflow.id)
+        with self.new_work(caller, team):
+            workflow = await self.client.for_user(caller.name).submit(
+                team,
+                input,
+                request_id=key,
+                correlation_id=correlation_id,
+                deadline=deadline,
+                budget=budget,
+                metadata={**(metadata or {}), **(internal or {})},
+                thread=thread,
+                files=files,
+            )
+            self._count(caller, workflow.id)
         return Submitted(workflow, key is not None)
+
+    async def tell(
+        self, caller: Caller, workflow: Workflow, text: str, *, key: str | None = None, timeout: float = 10.0
+    ) -> TellResult:
+        """Send a message of a caller to a workflow. A message to an ended turn of a thread is a request: the next turn.
+
+        Args:
+            caller: The caller.
+            workflow: A workflow of the caller.
+            text: The message.
+            key: The idempotency key of the caller. Default: each message is new.
+            timeout: The longest wait for a supervisor, in seconds.
+
+        Returns:
+            The number of the message, or the workflow of the next turn.
+
+        Raises:
+            ProblemError: The message would be a request to a team that the caller may not use.
+            CallerLimitError: The message would be a request, and a limit is reached.
+        """
+        row = self.index.find(workflow.id)
+        ended = row is not None and row.ended_at is not None
+        with self.new_work(caller, workflow.team) if ended else nullcontext():
+            told = await workflow.tell(text, message_id=key, actor=caller.name, timeout=timeout)
+            if told.next_turn is not None:
+                self._count(caller, told.next_turn)
+        return told
+
+    async def resume(self, caller: Caller, workflow: Workflow, reason: str) -> None:
+        """Do the failed tasks of an ended workflow again.
+
+        Args:
+            caller: The caller.
+            workflow: A workflow of the caller.
+            reason: The reason.
+
+        Raises:
+            ProblemError: The caller may not use the team any more.
+            CallerLimitError: A limit is reached.
+        """
+        with self.new_work(caller, workflow.team):
+            await workflow.resume(reason, actor=caller.name)
+            self.index.callers.submitted(caller.name, workflow.id)  # until the log has the new round
+
+    @contextmanager
+    def new_work(self, caller: Caller, team: str) -> Iterator[None]:
+        """Check the team and the limits of a caller, and count one workflow as running in the context.
+
+        Args:
+            caller: The caller.
+            team: The team that works.
+
+        Yields:
+            Nothing; begin the work here.
+
+        Raises:
+            ProblemError: The caller may not use the team.
+            CallerLimitError: A limit is reached.
+        """
+        caller.require_team(team)
+        with self.index.callers.reserved(caller.name, caller.limits):
+            yield
+
+    def _count(self, caller: Caller, workflow: str) -> None:
+        if self.index.find(workflow) is None:
+            self.index.callers.submitted(caller.name, workflow)
 
     async def outcome(self, submitted: Submitted, timeout: float | None = None) -> Outcome:
         """Wait for the end of a workflow.

@@ -229,9 +229,10 @@ async def resume_schedule(change: ChangeArg) -> ScheduleResult:
 
 
 @router.post("/{team}/{name}/run", summary="Run a schedule now", responses={**_STORED, **problems(404, 409)})
-async def run_schedule(change: ChangeArg) -> ScheduleResult:
+async def run_schedule(team: TeamPath, change: ChangeArg, context: ContextArg, caller: CallerArg) -> ScheduleResult:
     """Start a run now. The overlap policy holds for it, too. The newest of `runs` has its workflow."""
-    return await change(Schedules.run)
+    with context.new_work(caller, team):
+        return await change(Schedules.run)
 
 
 @router.delete("/{team}/{name}", summary="Delete a schedule", responses={**_STORED, **problems(404, 409)})

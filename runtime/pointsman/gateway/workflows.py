@@ -226,7 +226,7 @@ async def tell_workflow(
 ) -> MessageView:
     """Send a message to a running workflow. The message to an ended turn is the next turn of its thread."""
     workflow = await context.find(caller, workflow_id)
-    told = await workflow.tell(body.text, message_id=idempotency_key, actor=caller.name)
+    told = await context.tell(caller, workflow, body.text, key=idempotency_key)
     return MessageView(workflow_id=workflow_id, number=told.number, next_turn=told.next_turn, detail=told.message)
 
 
@@ -236,8 +236,7 @@ async def resume_workflow(
 ) -> WorkflowView:
     """Do the failed tasks of a workflow that ended as `failed` or `partial` again, in a new round."""
     workflow = await context.find(caller, workflow_id)
-    context.index.callers.check(caller.name, caller.limits)
-    await workflow.resume(body.reason, actor=caller.name)
+    await context.resume(caller, workflow, body.reason)
     return await context.view(caller, workflow_id)
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, date, datetime, timedelta
+from itertools import count
 from time import monotonic
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -66,6 +69,7 @@ class CallerUsage:
     def __init__(self) -> None:
         self._running: dict[str, set[str]] = {}
         self._unseen: dict[str, tuple[str, float]] = {}  # requests of this process without a log: caller and time
+        self._reservations = count()
         self._day = date.min
         self._used: dict[str, Usage] = {}
 
@@ -122,6 +126,30 @@ class CallerUsage:
                     f"{caller} has used {amount:g} of {limit:g} {name} today (UTC); the limit begins again at midnight",
                     _seconds_to_midnight(),
                 )
+
+    @contextmanager
+    def reserved(self, caller: str, limits: CallerLimits) -> Iterator[None]:
+        """Check the limits, and count a new workflow as running while its request is sent.
+
+        Without this, requests at the same time would all pass the check before one of them is counted.
+
+        Args:
+            caller: The caller.
+            limits: The limits.
+
+        Yields:
+            Nothing; send the request and call `submitted` here.
+
+        Raises:
+            CallerLimitError: A limit is reached.
+        """
+        self.check(caller, limits)
+        place = f"> {next(self._reservations)}"  # no workflow has this id
+        self.submitted(caller, place)
+        try:
+            yield
+        finally:
+            self._unseen.pop(place, None)
 
     def submitted(self, caller: str, workflow: str) -> None:
         """Count a request of this process as running until its log is seen.

@@ -53,7 +53,7 @@ from pointsman.engine.supervisor.ownership import Ownership
 from pointsman.engine.supervisor.queue_metrics import publish_queue_gauges
 from pointsman.engine.supervisor.recovery import Recovery
 from pointsman.engine.supervisor.retention import RetentionJob
-from pointsman.engine.supervisor.scheduler import Scheduler
+from pointsman.engine.supervisor.scheduler import ScheduleBounds, Scheduler
 from pointsman.engine.supervisor.spans import SupervisorSpans, log_context
 from pointsman.engine.supervisor.startup_backlog import StartupBacklog
 from pointsman.engine.supervisor.stream_integrity import LogWatch, find_lost_log, find_lost_work, stream_bounds
@@ -134,7 +134,8 @@ class SupervisorEngine:
         self._retention = RetentionJob(bus, self._subjects, clock, team.name, settings.retention_days, team.threads.ttl)
         self._usage = DailyUsage(bus, self._subjects, clock, team)
         self._threads = ThreadGate(bus, self._subjects, clock, team)
-        self._scheduler = Scheduler(bus, self._subjects, clock, team, settings.max_schedules)
+        bounds = ScheduleBounds(settings.max_schedules, settings.max_caller_schedules)
+        self._scheduler = Scheduler(bus, self._subjects, clock, team, bounds)
         self._acknowledger = Acknowledger(bus, self._subjects, clock, self._logs, team.name)
         self._heads: OrderedDict[str, LogHead] = OrderedDict()
         self._ended = EndedWorkflows(clock, kept)

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 from weakref import WeakValueDictionary
 
 from pointsman.core.model.state import State
@@ -55,7 +55,7 @@ from pointsman_schemas.strict_json import dump, parse
 from pointsman_schemas.subjects import ControlAddress, Subjects, TimerAddress
 from pointsman_schemas.team import Team
 
-__all__ = ["Scheduler"]
+__all__ = ["ScheduleBounds", "Scheduler"]
 
 _SWEEP_INTERVAL_S = 3600.0
 """Interval of checks of all schedules, for timers that a broker has lost."""
@@ -67,6 +67,18 @@ Decide = Callable[[Schedule | None], Sequence[ScheduleEntry]]
 EventT = TypeVar("EventT", bound=Event)
 
 
+class ScheduleBounds(NamedTuple):
+    """The bounds of the schedules of a team.
+
+    Attributes:
+        of_team: Most schedules of the team.
+        of_caller: Most schedules of one caller.
+    """
+
+    of_team: int
+    of_caller: int
+
+
 class Scheduler:
     """The schedules of one team. Any number of supervisors may run it at once.
 
@@ -75,16 +87,16 @@ class Scheduler:
         subjects: The subjects of the namespace.
         clock: The clock.
         team: The team.
-        max_schedules: Most schedules of the team.
+        bounds: The bounds of the schedules.
     """
 
-    def __init__(self, bus: Bus, subjects: Subjects, clock: Clock, team: Team, max_schedules: int) -> None:
+    def __init__(self, bus: Bus, subjects: Subjects, clock: Clock, team: Team, bounds: ScheduleBounds) -> None:
         self._bus = bus
         self._subjects = subjects
         self._clock = clock
         self._team = team.name
         self._limits = team.limits
-        self._max_schedules = max_schedules
+        self._bounds = bounds
         self._records = Records(SCHEDULE, bus, clock, subjects.source("team", team.name))
         self._locks = WeakValueDictionary[str, asyncio.Lock]()
         self._sweep = asyncio.Event()
@@ -168,7 +180,7 @@ class Scheduler:
                 f"the action is {address.action!r}; expected {' or '.join(SCHEDULE_ACTIONS)} for a schedule"
             )
         self._check_id(change.caller, change.schedule, address.workflow)
-        full = await self._full() if change.action == "create" else ""
+        full = await self._full(change.caller) if change.action == "create" else ""
         for_others = address.action == "schedule-others"
         asked = ChangeAsked(address.id, address.actor, self._team, change, full, for_others, self._limits)
         now = await self._bus.time()
@@ -201,18 +213,27 @@ class Scheduler:
                 f"the subject names the schedule {id}; expected {expected}, the id of {name!r} of {caller}"
             )
 
-    async def _full(self) -> str:
-        """Return the reason for which the team takes no further schedule; empty if there is room."""
-        filter = self._subjects.crons(self._team)
-        if len(await self._bus.subjects("log", filter)) < self._max_schedules:
-            return ""
-        live = sum(is_live(each) for each in await SCHEDULE.read_all(self._bus, filter))
-        if live < self._max_schedules:
-            return ""
-        return (
-            f"the team {self._team} has {live} schedules, the most that POINTSMAN_MAX_SCHEDULES allows; delete one, or "
-            "raise the setting of the supervisors"
-        )
+    async def _full(self, caller: str) -> str:
+        """Return the reason for which a caller gets no further schedule; empty if there is room."""
+        team = self._team
+        for filter, most, who, setting in (
+            (self._subjects.crons(team), self._bounds.of_team, f"the team {team} has", "MAX_SCHEDULES"),
+            (
+                self._subjects.crons(team, caller),
+                self._bounds.of_caller,
+                f"{caller} has with the team {team}",
+                "MAX_CALLER_SCHEDULES",
+            ),
+        ):
+            if len(await self._bus.subjects("log", filter)) < most:
+                continue
+            live = sum(is_live(each) for each in await SCHEDULE.read_all(self._bus, filter))
+            if live >= most:
+                return (
+                    f"{who} {live} schedules, the most that POINTSMAN_{setting} allows; delete one, or raise the "
+                    "setting of the supervisors"
+                )
+        return ""
 
     async def _decide(
         self,

@@ -335,7 +335,7 @@ class TeamHandler(RequestHandler):
         text = given.input if isinstance(given.input, str) else compact_json(given.input).decode()
         key = derived_key("a2a-message", call.team, message.message_id)
         try:
-            told = await workflow.tell(text, message_id=key, actor=call.caller.name, timeout=_ANSWER_TIMEOUT_S)
+            told = await self._context.tell(call.caller, workflow, text, key=key, timeout=_ANSWER_TIMEOUT_S)
         except MessageRefusedError as error:
             raise UnsupportedOperationError(str(error)) from None
         return workflow if told.next_turn is None else await reader.find(told.next_turn)

@@ -8,6 +8,7 @@ arrives at least once.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from contextlib import aclosing, suppress
 from datetime import timedelta
 from uuid import uuid4
@@ -34,6 +35,7 @@ __all__ = ["PushSender"]
 _log = get_logger(__name__)
 
 _MAX_DELIVERIES = 200  # receivers that one gateway follows at a time
+_MAX_OF_CALLER = _MAX_DELIVERIES // 4  # of these for one caller, so that others are not kept waiting
 _OWNERSHIP_S = 40.0  # seconds for which a gateway owns a delivery; renewed with each event, and when idle
 _SEARCH_INTERVAL_S = 5.0  # seconds between searches for receivers that no gateway owns
 _KEPT_S = 7 * 86_400.0  # seconds for which a receiver is kept after its task has ended
@@ -79,7 +81,9 @@ class PushSender:
     async def _look(self) -> None:
         """Begin the deliveries that no gateway owns, and remove receivers of tasks that ended long ago."""
         self._running = {key: task for key, task in self._running.items() if not task.done()}
-        for key, stored in list(self._store.known.items()):
+        known = self._store.known
+        callers = Counter(known[key].receiver.caller for key in self._running if key in known)
+        for key, stored in list(known.items()):
             receiver, at = stored.receiver, now()
             if receiver.status != "active":
                 if (at - receiver.changed_at).total_seconds() > _KEPT_S:
@@ -88,7 +92,9 @@ class PushSender:
                 continue
             owned = receiver.owned_until is not None and receiver.owned_until > at and receiver.owner != self._id
             due = receiver.next_at is None or receiver.next_at <= at
-            if due and not owned and key not in self._running and len(self._running) < _MAX_DELIVERIES:
+            room = len(self._running) < _MAX_DELIVERIES and callers[receiver.caller] < _MAX_OF_CALLER
+            if due and not owned and key not in self._running and room:
+                callers[receiver.caller] += 1
                 self._running[key] = asyncio.create_task(self._guarded(stored))
 
     async def _guarded(self, stored: StoredReceiver) -> None:

@@ -208,6 +208,16 @@ async def test_change_without_a_supervisor_is_carried_out_when_one_runs() -> Non
     assert shown.status == "active"
 
 
+async def test_one_caller_leaves_schedules_of_the_team_to_others() -> None:
+    settings = SETTINGS.model_copy(update={"max_caller_schedules": 1})
+    async with factory.team(SOLO, [], clock=WallClock(START), settings=settings) as client:
+        await create(client, "one")
+
+        with pytest.raises(ScheduleRefusedError, match="POINTSMAN_MAX_CALLER_SCHEDULES"):
+            await create(client, "two")
+        await create(client.for_user("other"), "two")
+
+
 async def test_refused_change_raises_with_the_reason() -> None:
     clock = WallClock(START)
     settings = SETTINGS.model_copy(update={"max_schedules": 1})

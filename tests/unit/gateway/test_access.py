@@ -1,0 +1,199 @@
+"""One caller leaves room for the others: open requests, running workflows, and work by messages and schedules."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any, NamedTuple
+
+import pytest
+from starlette.types import ASGIApp
+from support import factory
+from support.asgi import Answer, event_stream, request
+from support.factory import ONE_TASK, RunningTeam, echo, planner_of, synthesizer
+from support.waiting import until
+
+from pointsman.batches.service import Batches, open_batches
+from pointsman.client.client import Client
+from pointsman.gateway.a2a.push_sender import PushSender
+from pointsman.gateway.a2a.push_store import PUSH_GROUP, PushReceiver, PushStore, StoredReceiver, now
+from pointsman.gateway.app import make_app
+from pointsman.gateway.context import Context
+from pointsman.gateway.hook_config import Hook
+from pointsman.gateway.keys import KeyCache, KeyStore
+from pointsman.index.callers import CallerLimits
+from pointsman.settings import Settings
+
+ADA_LIMITS = CallerLimits(running=1)
+
+
+class Door(NamedTuple):
+    """A gateway in memory, with two keys of the caller ada and one of bob."""
+
+    app: ASGIApp
+    context: Context
+    batches: Batches
+    client: RunningTeam
+    keys: dict[str, str]
+
+    async def send(self, key: str, method: str, path: str, body: Any = None, **headers: str) -> Answer:
+        return await request(self.app, method, path, body, authorization=f"Bearer {self.keys[key]}", **headers)
+
+
+@asynccontextmanager
+async def gateway(**settings: Any) -> AsyncIterator[Door]:
+    async with factory.team(agents=[planner_of(ONE_TASK), echo("a"), synthesizer]) as client:
+        chosen = Settings(namespace=client.subjects.namespace, **settings)
+        store = await KeyStore.open(client.bus, client.subjects)
+        made = {
+            "ada": await store.create("ada", limits=ADA_LIMITS),
+            "ada elsewhere": await store.create("ada", teams=["other"]),
+            "bob": await store.create("bob"),
+        }
+        cache = KeyCache(await client.bus.key_value(client.subjects.gateway_bucket))
+        await cache.load()
+        context = Context(client, chosen, keys=cache)
+        batches = await open_batches(client, context.index, chosen)
+        app = make_app(context, batches, open=False)
+        running = asyncio.create_task(context.run())
+        await context.index.current.wait()
+        yield Door(app, context, batches, client, {name: each.text for name, each in made.items()})
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+async def end_turn(door: Door) -> str:
+    """Return the workflow of an ended turn of a thread of ada."""
+    made = await door.send("ada", "POST", "/v1/workflows", {"team": "crew", "input": "hi", "thread": "t"})
+    workflow: str = made.json["id"]
+    await until(lambda: (row := door.context.index.find(workflow)) is not None and row.ended_at is not None)
+    return workflow
+
+
+async def test_streams_of_one_caller_leave_room_for_others() -> None:
+    async with gateway(gateway_caller_requests=2) as door, AsyncExitStack() as streams:
+        made = await door.send("bob", "POST", "/v1/workflows", {"team": "absent", "input": "hi"})
+        path = f"/v1/workflows/{made.json['id']}/events"
+        bearer = f"Bearer {door.keys['bob']}"
+        opened = [await streams.enter_async_context(event_stream(door.app, path, authorization=bearer)) for _ in "12"]
+        await until(lambda: all(each.headers for each in opened))
+        third = await door.send("bob", "GET", "/v1/teams")
+        other = await door.send("ada", "GET", "/v1/teams")
+        await streams.aclose()
+        free = await door.send("bob", "GET", "/v1/teams")
+
+    assert (third.status, third.json["code"], third.headers["retry-after"]) == (429, "too_many_open", "1")
+    assert (other.status, free.status) == (200, 200)
+
+
+async def test_unsigned_deliveries_take_no_place_of_callers() -> None:
+    held = asyncio.Event()
+
+    async def receive() -> dict[str, Any]:
+        await held.wait()
+        return {"type": "http.disconnect"}
+
+    async with gateway(gateway_caller_requests=1, gateway_max_requests=2) as door:
+        door.context.hooks = {"h": Hook("h", "crew", "github", "hook-h", ("secret",))}
+        sent: list[Any] = []
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        headers = [(b"x-hub-signature-256", b"sha256=0"), (b"x-github-delivery", b"1"), (b"host", b"127.0.0.1")]
+        scope = {"type": "http", "method": "POST", "path": "/v1/hooks/h", "raw_path": b"", "query_string": b"",
+                 "headers": headers, "root_path": "", "scheme": "http", "http_version": "1.1"}  # fmt: skip
+        slow = asyncio.ensure_future(door.app(scope, receive, send))
+        await asyncio.sleep(0)
+        second = await request(door.app, "POST", "/v1/hooks/h", {}, **{"x-hub-signature-256": "1"})
+        caller = await door.send("ada", "GET", "/v1/teams")
+        held.set()
+        await asyncio.gather(slow, return_exceptions=True)
+
+    assert (second.status, second.json["code"]) == (429, "too_many_open")
+    assert caller.status == 200
+
+
+async def test_requests_at_the_same_time_do_not_exceed_the_running_workflows(monkeypatch: pytest.MonkeyPatch) -> None:
+    submit = Client.submit
+
+    async def submit_slowly(self: Client, *args: Any, **options: Any) -> Any:
+        await asyncio.sleep(0.01)  # as a broker on another machine
+        return await submit(self, *args, **options)
+
+    monkeypatch.setattr(Client, "submit", submit_slowly)
+    async with gateway() as door:
+        body = {"team": "absent", "input": "hi"}
+        answers = await asyncio.gather(*(door.send("ada", "POST", "/v1/workflows", body) for _ in range(5)))
+
+    assert sorted(each.status for each in answers) == [202, 429, 429, 429, 429]
+
+
+@pytest.mark.parametrize("path", ["/v1/workflows/{}/messages", "/v1/workflows/{}/resume", "/v1/schedules/crew/s/run"])
+async def test_work_without_a_request_keeps_the_limits_and_teams_of_the_key(path: str) -> None:
+    bodies = {"messages": {"text": "and then?"}, "resume": {}, "run": None}
+    async with gateway() as door:
+        workflow = await end_turn(door)
+        door.context.index.callers.submitted("ada", "wf_running")
+        at, body = path.format(workflow), bodies[path.rpartition("/")[2]]
+        limited = await door.send("ada", "POST", at, body)
+        elsewhere = await door.send("ada elsewhere", "POST", at, body)
+        requests = [each async for each in door.client.bus.read("requests", door.client.subjects.requests)]
+
+    assert (limited.status, limited.json["code"]) == (429, "too_many_running")
+    assert (elsewhere.status, elsewhere.json["code"]) == (403, "team_not_allowed")
+    assert len(requests) == 1
+
+
+async def test_next_turn_by_a_message_counts_as_running_at_once() -> None:
+    async with gateway() as door:
+        workflow = await end_turn(door)
+        told = await door.send("ada", "POST", f"/v1/workflows/{workflow}/messages", {"text": "and then?"})
+        counted = door.context.index.callers.running("ada") or door.context.index.find(told.json["next_turn"])
+
+    assert told.status == 202
+    assert counted
+
+
+async def test_batches_of_one_caller_leave_feeders_to_others_and_keep_their_bound() -> None:
+    async with gateway() as door:
+        for number in range(5, 8):
+            body = {"team": "absent", "inputs": [f"row {number}"]}
+            answers = await asyncio.gather(*(door.send("bob", "POST", "/v1/batches", body) for _ in range(5)))
+        feeding = asyncio.create_task(door.batches.run())
+        await until(lambda: len(fed(door)) == 5)
+        await door.send("ada", "POST", "/v1/batches", body)
+        await until(lambda: "ada" in fed(door))
+        callers = fed(door)
+        feeding.cancel()
+        await asyncio.gather(feeding, return_exceptions=True)
+
+    assert {each.status for each in answers} == {429}
+    assert sorted(callers) == ["ada", *["bob"] * 5]
+
+
+async def test_receivers_of_one_caller_leave_deliveries_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    followed: list[str] = []
+
+    async def follow(self: PushSender, stored: StoredReceiver) -> None:
+        followed.append(stored.receiver.caller)
+        await asyncio.Event().wait()  # the task goes on
+
+    monkeypatch.setattr(PushSender, "_deliver", follow)
+    async with gateway() as door:
+        store = PushStore(await door.client.bus.key_value(door.client.subjects.gateway_bucket, PUSH_GROUP))
+        for number, caller in enumerate([*["bob"] * 60, "ada"]):
+            at = {"task": f"wf_{number}", "team": "crew", "origin": "http://g", "url": "https://r", "changed_at": now()}
+            await store.put(PushReceiver(id="r", caller=caller, **at))
+        sending = asyncio.create_task(PushSender(door.context, store).run())
+        await until(lambda: "ada" in followed)
+        sending.cancel()
+        await asyncio.gather(sending, return_exceptions=True)
+
+    assert followed.count("bob") == 50
+
+
+def fed(door: Door) -> list[str]:
+    """Return the callers of the batches that have a feeder."""
+    return [record.caller for record in door.batches.records() if record.feeder]
