@@ -15,6 +15,7 @@ from pointsman.core.model.lifecycle import RESUMABLE, TaskStatus
 from pointsman.core.model.state import State, Task
 from pointsman.core.strategies.choreography import add_missed_reactions
 from pointsman.core.strategies.registry import start_workflow
+from pointsman_schemas.files import find_file_fault
 from pointsman_schemas.log import ControlIgnored, WorkflowResumed
 from pointsman_schemas.strategies import Choreography
 
@@ -80,6 +81,9 @@ def _obstacles(decision: Decision, state: State, received: ControlReceived) -> I
         yield f"the command names round {asked}, and the workflow is in round {state.round}"
     if state.refused:
         yield "the request could not be read; correct the request and publish it again under a new id"
+    limits = state.limits
+    if fault := find_file_fault(state.files, limits.files, limits.file_bytes, limits.file_types):
+        yield f"{fault}; correct the files and publish the request again under a new id"
     if state.parent is not None:
         yield (
             f"the workflow works for task {state.parent.task_id} of {state.parent.workflow_id}, which has its result; "

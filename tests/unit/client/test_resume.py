@@ -139,6 +139,10 @@ async def test_workflows_that_cannot_be_resumed_say_why() -> None:
 
         with pytest.raises(NotResumableError, match="ended as completed"):
             await client.operations.resume(workflow.id)
+        refused = await client.submit("crew", "work", files=[("a.txt", b"1"), ("a.txt", b"2")])
+        assert (await refused.outcome(10)).status == "failed"
+        with pytest.raises(NotResumableError, match=r"two files are called 'a.txt'.* correct the files"):
+            await client.operations.resume(refused.id)
         with pytest.raises(NotFoundError):
             await client.operations.resume("wf_nothing")
 

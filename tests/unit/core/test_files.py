@@ -7,8 +7,13 @@ from typing import Any
 import pytest
 from support.core import WorkflowDriver, cards, failure, task
 
+from pointsman.core.decide import make_decision
+from pointsman.core.decision import DecisionContext
+from pointsman.core.model.inputs import ControlReceived
+from pointsman.core.replay.replayer import replay_log
+from pointsman.core.resume import resume_refusal
 from pointsman.core.tasks.child_workflow import child_request
-from pointsman_schemas.events import Request
+from pointsman_schemas.events import Control, Request
 from pointsman_schemas.files import File
 from pointsman_schemas.log import AttemptFailed
 from pointsman_schemas.plan import Plan, PlannedTask
@@ -47,6 +52,7 @@ def test_the_outcome_lists_the_files_of_succeeded_tasks_once() -> None:
     story.complete_task("book", files=[page, file("book.csv", 30)])
 
     assert story.outcome.files == (page, file("book.csv", 30))
+    assert list(replay_log(story.commits)) == []
     assert story.outcome.status == "completed"
 
 
@@ -64,6 +70,13 @@ def test_files_beyond_the_limits_of_the_team_are_refused(files: Any, limits: Any
     story.start(files=files)
 
     assert (story.outcome.status, story.outcome.reason, story.statuses()) == ("failed", fault, {})
+    resume = ControlReceived("resume", Control(action="resume"), "ada")
+    decision = make_decision(story.state, [resume], DecisionContext(story.now, story.cards))
+    assert (list(decision.entries), resume_refusal(decision, resume)) == (
+        [],
+        f"{fault}; correct the files and publish the request again under a new id",
+    )
+    assert list(replay_log(story.commits)) == []
 
     returned = WorkflowDriver(strategy=CHAIN, limits=Limits(**limits), cards=cards("scan", "book")).start()
     returned.complete_task("scan", files=files)

@@ -170,6 +170,7 @@ def _request_input(started: WorkflowStarted, entries: Sequence[Entry]) -> Reques
         deadline=(started.deadline - started.at).total_seconds(),
         budget=started.budget,
         metadata=started.metadata,
+        files=started.files,
         reply_to=started.reply_to,
     )
     return RequestReceived(admission, request, started.ignored_fields)

@@ -22,6 +22,7 @@ from pointsman.ports.bus import Bus
 from pointsman.ports.clock import Clock
 from pointsman_schemas.envelope import Envelope, encode
 from pointsman_schemas.events import Control
+from pointsman_schemas.files import find_file_fault
 from pointsman_schemas.ids import derive_id
 from pointsman_schemas.log import ControlIgnored, Entry, WorkflowEnded, WorkflowResumed
 from pointsman_schemas.strict_json import dump
@@ -73,8 +74,8 @@ async def resume_workflow(
         The new round.
 
     Raises:
-        NotResumableError: The workflow runs, has completed, was cancelled, or works for another workflow; or no
-            supervisor began the round within `timeout` seconds.
+        NotResumableError: The workflow runs, has completed, was cancelled, works for another workflow, or was refused
+            for its request or files; or no supervisor began the round within `timeout` seconds.
         ImportedLogError: The workflow was imported. Nothing was sent.
         NotFoundError: The workflow has no log.
     """
@@ -88,6 +89,11 @@ async def resume_workflow(
         raise NotResumableError(
             f"workflow {workflow} works for task {started.parent.task_id} of {started.parent.workflow_id}, which has "
             f"its result; resume that workflow with `pointsman resume {started.parent.workflow_id}`"
+        )
+    limits = started.limits
+    if fault := find_file_fault(started.files, limits.files, limits.file_bytes, limits.file_types):
+        raise NotResumableError(
+            f"workflow {workflow} was refused: {fault}; correct the files and publish the request again under a new id"
         )
     last = await bus.last("log", log)
     after = last.sequence - 1 if last is not None else 0
