@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Container, Mapping
 from typing import Annotated, Any, Literal
-from urllib.parse import unquote, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from pydantic import (
     ConfigDict,
@@ -280,7 +280,7 @@ class Settings(Options):
         for each in urls:
             scheme, found, _ = each.partition("://")
             try:
-                urlsplit(each if found else f"//{each}")
+                parts = urlsplit(each if found else f"//{each}")
             except ValueError:
                 problem = "an address cannot be parsed; expected nats://HOST:PORT"
                 advice = f"give a password with [ or ] by {_PREFIX}USER and {_PREFIX}PASSWORD"
@@ -289,6 +289,8 @@ class Settings(Options):
                 raise ValueError(
                     f"{scheme}:// is not the scheme of a NATS server; expected nats://HOST:PORT, or tls, ws, wss"
                 )
+            if fault := _address_fault(parts):
+                raise ValueError(f"an address has {fault}; expected nats://HOST:PORT, with a PORT of 1 to 65535")
         if len({each.startswith(("ws://", "wss://")) for each in urls}) > 1:
             raise ValueError("ws:// and wss:// cannot be mixed with nats:// and tls://; use one kind")
         return ",".join(urls)
@@ -366,6 +368,16 @@ def misspelled_variables(environment: Mapping[str, str] | None = None) -> Mappin
     given = sorted(name.removeprefix(_PREFIX) for name in found)
     like = {f"{_PREFIX}{name}": closest_match(name, known) for name in given if name not in known}
     return {name: f"{_PREFIX}{meant}" for name, meant in like.items() if meant}
+
+
+def _address_fault(address: SplitResult) -> str:
+    """Return the fault of a server's address, without its login; an empty text for an address without a fault."""
+    if not address.hostname:
+        return "no host"
+    try:
+        return "the port 0" if address.port == 0 else ""
+    except ValueError:  # it is no number, or too large
+        return "a port that is no port number"
 
 
 def _problem_text(problem: ErrorDetails, given: Container[str]) -> str:

@@ -105,6 +105,17 @@ def test_non_nats_url_is_refused_with_an_example_and_no_password() -> None:
     assert "secret" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "url",
+    ["nats://a:port", "nats://ada:s3cret@a:99999", "nats://:4222", "nats://", "a:4222,b:c", "tls://ada:s3cret@", "a:0"],
+)
+def test_url_without_a_host_or_with_another_port_is_refused(url: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"^url: .* expected nats://HOST:PORT, with a PORT of") as caught:
+        Settings.load(url=url)
+
+    assert "s3cret" not in str(caught.value)
+
+
 def test_missing_value_is_looked_up_and_counts_as_set(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("POINTSMAN_HEALTH_PORT", "8080")
     monkeypatch.setenv("POINTSMAN_JOURNAL", "false")
