@@ -14,6 +14,7 @@ from support.grants import allowed, connected, server_config, settings_of
 from support.waiting import until
 
 from pointsman.bus.jetstream.bus import connect
+from pointsman.cli.support.environment_checks import check_rights
 from pointsman.errors import ConfigurationError
 from pointsman.grants.folder import GrantFolder
 from pointsman.grants.permissions import Grant, GrantRole
@@ -113,6 +114,7 @@ def test_files_with_secrets_are_for_their_owner_only(tmp_path: Path) -> None:
 @MODES
 async def test_doctor_names_each_missing_right_of_the_role(jwt: bool, tmp_path: Path) -> None:
     grants = grants_of(tmp_path, jwt=jwt)
+    grants.add(Grant(GrantRole.OPERATOR, "ops", ("*",)))
     async with configured_server(tmp_path, server_config(grants)) as port:
         shop = settings_of(grants, "shop", port)
         own = Grant(GrantRole.CALLER, "shop", ("crew",))
@@ -121,6 +123,10 @@ async def test_doctor_names_each_missing_right_of_the_role(jwt: bool, tmp_path: 
         complete = await refused_rights(shop, own)
         missing = await refused_rights(shop, wider)
         found = possible_grants(shop, teams=["crew"], agents=[])
+        guessed = [
+            await check_rights(settings_of(grants, name, port), team, None, ())
+            for name, team in (("shop", "crew"), ("shop", None), ("ops", None))
+        ]
 
     assert complete == []
     assert ("publish on", "own.request.lab.shop") in missing
@@ -128,6 +134,11 @@ async def test_doctor_names_each_missing_right_of_the_role(jwt: bool, tmp_path: 
     assert ("subscribe to", "own.outcome.lab.*") in missing
     assert {subject for _, subject in missing if "crew" in subject} == {"own.control.crew.*.cancel.shop.*"}
     assert own in found
+    assert [(role, [(check.ok, check.finding) for check in checks]) for role, checks in guessed] == [
+        (GrantRole.CALLER, [(True, "shop, as caller, has every right of its role")]),
+        (None, [(False, "no role fits the user of this process")]),
+        (GrantRole.OPERATOR, [(True, "ops, as operator, has every right of its role")]),
+    ]
     assert GrantRole.SUPERVISOR not in {each.role for each in found}  # the inbox prefix is not that of the role
 
 

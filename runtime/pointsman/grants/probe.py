@@ -12,7 +12,7 @@ from pointsman.errors import ConfigurationError, PermissionDeniedError
 from pointsman.grants.permissions import Grant, GrantRole, inbox_prefix, permissions
 from pointsman.settings import Settings
 
-__all__ = ["RefusedRight", "grant_of", "possible_grants", "refused_rights"]
+__all__ = ["RefusedRight", "count_rights", "grant_of", "possible_grants", "refused_rights"]
 
 RefusedRight = tuple[str, str]
 """The operation, `publish on` or `subscribe to`, and the subject or pattern."""
@@ -95,8 +95,17 @@ async def refused_rights(settings: Settings, grant: Grant) -> list[RefusedRight]
     return list(dict.fromkeys((operation, _without_slot(subject)) for operation, subject in found))
 
 
+def count_rights(grant: Grant, namespace: str) -> int:
+    """Count the rights of a grant as `refused_rights` names them."""
+    rights = permissions(grant, namespace)
+    named = {("publish on", _without_slot(each)) for each in rights.publish}
+    return len(named | {("subscribe to", _without_slot(each)) for each in rights.subscribe})
+
+
 def possible_grants(settings: Settings, *, teams: Sequence[str], agents: Sequence[str]) -> list[Grant]:
     """Return the grants that the user of some settings may have, for the roles whose names are given.
+
+    A role whose teams are not given is tried with all teams.
 
     Args:
         settings: The settings.
@@ -108,7 +117,7 @@ def possible_grants(settings: Settings, *, teams: Sequence[str], agents: Sequenc
     """
     found = []
     for role in GrantRole:
-        for chosen_teams, chosen_agents in ((teams, ()), ((), agents), ((), ())):
+        for chosen_teams, chosen_agents in ((teams, ()), ((), agents), ((), ()), (("*",), ())):
             try:
                 found.append(grant_of(settings, role, teams=chosen_teams, agents=chosen_agents))
             except ConfigurationError:  # the role has other names, or another inbox prefix

@@ -42,7 +42,7 @@ def doctor(
         GrantRole | None,
         typer.Option(
             help="Check that the user of this process has the rights of this role. Default: if "
-            "POINTSMAN_INBOX_PREFIX belongs to a grant, the role that lacks the fewest rights.",
+            "POINTSMAN_INBOX_PREFIX belongs to a grant, the role that lacks the fewest rights, if it has most of them.",
             show_default=False,
         ),
     ] = None,

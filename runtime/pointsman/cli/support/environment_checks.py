@@ -27,6 +27,8 @@ async def check_rights(
 ) -> tuple[GrantRole | None, Sequence[Check]]:
     """Check that the user has the rights of a role. Without a role, check the role that lacks the fewest rights.
 
+    A role that lacks half of its rights is not the role of the user.
+
     Args:
         settings: The settings.
         team: The team of the process, or its name; None for no team.
@@ -34,18 +36,24 @@ async def check_rights(
         agents: The agents of a worker.
 
     Returns:
-        The role, and one result for each missing right, or one result if no right is missing.
+        The role, and one result for each missing right, or one result if no right is missing. The role is None if none
+        fits.
     """
-    from pointsman.grants.probe import grant_of, possible_grants, refused_rights
+    from pointsman.grants.probe import count_rights, grant_of, possible_grants, refused_rights
 
     teams = [(team if isinstance(team, str) else team.name)] if team else ["*"] if role in READING_ROLES else []
     if role is not None:
         chosen = grant_of(settings, role, teams=teams, agents=agents)
         refused = await refused_rights(settings, chosen)
     else:
+        possible = possible_grants(settings, teams=teams, agents=agents)
+        found = [(each, await refused_rights(settings, each)) for each in possible]
+        # A user may have some teams of its role: without the names of the teams, only a role without a gap fits.
         tried = [
-            (each, await refused_rights(settings, each))
-            for each in possible_grants(settings, teams=teams, agents=agents)
+            (grant, refused)
+            for grant, refused in found
+            if not refused
+            or ((teams or not grant.teams) and 2 * len(refused) < count_rights(grant, settings.namespace))
         ]
         if not tried:
             advice = "name the role with --role, a team as TEAM, and the agents of a worker with --agent"
