@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import secrets
+import signal
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -33,11 +35,19 @@ TIMEOUT_S = 10.0  # seconds by which what must happen has happened, on a busy ma
 
 
 @pytest.fixture(scope="session")
-def broker() -> Iterator[EmbeddedBroker]:
-    """Run one nats-server on loopback for the whole session. Its store is deleted afterwards."""
-    server = EmbeddedBroker()
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
+    """Run one nats-server on loopback for the whole session. Its store is deleted afterwards.
+
+    The store holds hundreds of streams at the end. To sync each of them every second, as an embedded server does, costs
+    5 % of a core, and an orderly end of the server takes seconds. No test needs the one or the other.
+    """
+    config = tmp_path_factory.mktemp("broker") / "nats-server.conf"
+    config.write_text('jetstream { sync_interval: "2m" }\n')
+    server = EmbeddedBroker(config=config)
     asyncio.run(server.start())
     yield server
+    if server.pid is not None:
+        os.kill(server.pid, signal.SIGKILL)
     asyncio.run(server.stop())
 
 
