@@ -75,7 +75,8 @@ async def running(folder: Path, issuer: Issuer) -> AsyncIterator[Place]:
     grants.add(Grant(GrantRole.SUPERVISOR, "boss", teams=("*",)))
     api_key, digest = new_api_key()
     (folder / "policy.toml").write_text(POLICY.format(digest=digest, issuer=issuer.url))
-    decisions = AuthCallout(Policy.load(folder / "policy.toml"), grants.callout_key(), grants.content.account)
+    users = [user.name for user in grants.content.users]
+    decisions = AuthCallout(Policy.load(folder / "policy.toml"), grants.callout_key(), grants.content.account, users)
     async with configured_server(folder, server_config(grants)) as port:
         url = f"nats://127.0.0.1:{port}"
         async with serve_callout(settings_of(grants, "callout", port), decisions):
@@ -120,6 +121,8 @@ async def test_expired_oidc_token_ends_its_connection(tmp_path: Path, issuer: Is
         ({"aud": "another"}, "Audience doesn't match"),
         ({"groups": ["guests"]}, "no rule of the policy fits"),
         ({"sub": "a.>"}, "the claim sub is 'a.>'"),
+        ({"sub": "shop"}, "the token names the user 'shop', which is that of an API key"),
+        ({"sub": "boss"}, "the token names the user 'boss', which is that of an API key or of the configuration"),
         ({"iss": "http://127.0.0.1:9"}, "no API key of the policy, and no OIDC token of its issuers"),
         ({"key": "another"}, "Signature verification failed"),
     ],
@@ -164,3 +167,17 @@ async def test_command_serves_until_a_signal(tmp_path: Path, issuer: Issuer) -> 
 
     assert code == 0
     assert api_key not in service.text
+
+
+def test_keys_and_users_of_one_name_are_refused(tmp_path: Path) -> None:
+    """Two users of one name have one inbox prefix: each would receive the answers to the other."""
+    grants = GrantFolder.create(tmp_path / "grants", account="APP", namespaces=["own"], jwt=False, callout=True)
+    key = '[[keys]]\nname = "shop"\nrole = "caller"\nteams = ["{team}"]\nsha256 = "{digest}"\n'
+    same, other = key.format(team="a", digest="0" * 64), key.format(team="b", digest="1" * 64)
+    (tmp_path / "twice.toml").write_text(same + other)
+    (tmp_path / "once.toml").write_text(same + same.replace("0000", "1111"))
+
+    with pytest.raises(ConfigurationError, match="two API keys named 'shop' with different rights"):
+        Policy.load(tmp_path / "twice.toml")
+    with pytest.raises(ConfigurationError, match="has the name of a user"):
+        AuthCallout(Policy.load(tmp_path / "once.toml"), grants.callout_key(), "APP", ["shop"])

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -41,12 +41,22 @@ class AuthCallout:
         policy: The keys and rules.
         issuer: The account key that the server's configuration names as `issuer`.
         account: The account with the streams.
+        users: The users of the server's configuration. A user with the name of another would receive its answers.
 
     Raises:
-        ConfigurationError: A URL of an issuer of the policy is not https, and not on this machine.
+        ConfigurationError: A URL of an issuer of the policy is not https, and not on this machine; or an API key has
+            the name of a user of the configuration.
     """
 
-    def __init__(self, policy: Policy, issuer: NKey, account: str) -> None:
+    def __init__(self, policy: Policy, issuer: NKey, account: str, users: Iterable[str] = ()) -> None:
+        taken = frozenset(users)
+        for key in policy.keys:
+            if key.name in taken:
+                raise ConfigurationError(
+                    f"the API key {key.name!r} has the name of a user of the server's configuration, and would receive "
+                    "the answers to that user; choose another name"
+                )
+        self._taken = taken | {key.name for key in policy.keys}
         self._policy = policy
         self._issuer = issuer
         self._account = account
@@ -96,6 +106,11 @@ class AuthCallout:
             issuer, keys = known
             claims = await keys.verify(given, issuer.audience)
             grant, namespace = self._policy.oidc(issuer, claims)
+            if grant.name in self._taken:
+                raise ConfigurationError(
+                    f"the token names the user {grant.name!r}, which is that of an API key or of the configuration; "
+                    "name a claim whose values differ from these users"
+                )
             return grant, namespace, int(claims["exp"])
         raise ConfigurationError("the token is no API key of the policy, and no OIDC token of its issuers")
 

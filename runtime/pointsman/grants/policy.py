@@ -117,8 +117,14 @@ class Policy(BaseModel):
             raise ConfigurationError(f"{path} is not TOML: {error}") from None
         except ValidationError as error:
             raise ConfigurationError(f"{path} does not fit: {describe(error)}") from None
+        known: dict[str, tuple[Grant, str]] = {}
         for key in policy.keys:
-            key.grant(key.name)  # an unusable grant is an error at the start, not at a connection
+            rights = key.grant(key.name), key.namespace  # an unusable grant is an error at the start
+            if known.setdefault(key.name, rights) != rights:
+                raise ConfigurationError(
+                    f"{path} has two API keys named {key.name!r} with different rights, and each would receive the "
+                    "answers to the other; give one of them another name"
+                )
         for issuer in policy.issuers:
             for rule in issuer.rules:
                 rule.grant("user")

@@ -48,7 +48,8 @@ def callout(
     grants = GrantFolder(folder)
     if not grants.content.callout:
         raise ConfigurationError(f"{folder} has no callout; make the folder with `pointsman grants init --callout`")
-    decisions = AuthCallout(Policy.load(policy), grants.callout_key(), grants.content.account)
+    users = [user.name for user in grants.content.users]
+    decisions = AuthCallout(Policy.load(policy), grants.callout_key(), grants.content.account, users)
     settings = Settings.load(url=url)
 
     async def main() -> int:
