@@ -228,5 +228,5 @@ async def test_a_private_address_is_refused_when_the_gateway_connects(broker: Em
         (kept,) = await store.of_task(task.id)
     await remove_streams(own)
 
-    assert "is not public" in kept.error
+    assert "has an address that is not public" in kept.error
     assert receiver.received == []

@@ -224,7 +224,7 @@ async def test_an_address_that_is_not_public_is_refused_without_the_setting(
         states = [(await state_of(bus, subjects, each.endpoint.id, "failed"))[0] for each in (plain, secure)]
 
     assert [each.error.partition(":")[0] for each in states] == ["address_refused"] * 2
-    assert "which is not public" in states[1].error
+    assert "has an address that is not public" in states[1].error
     assert not receiver.received
 
 

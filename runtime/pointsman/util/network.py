@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
-from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
+from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_network
 
 __all__ = ["ip_address_of", "is_loopback", "is_public"]
 
 _NAT64 = IPv6Network("64:ff9b::/96")  # its last four bytes are an IPv4 address
+_ISATAP = (0x0000_5EFE, 0x0200_5EFE)  # bytes 9 to 12 of an address that reaches the IPv4 address in the last four bytes
+_CLOSED = tuple(
+    map(
+        ip_network,
+        (
+            "168.63.129.16/32",  # a public address that reaches the platform of Azure from its machines
+            "192.0.0.0/24",  # for protocols; 192.0.0.192 is the metadata service of a cloud
+            "192.88.99.0/24",  # former relays of 6to4
+            "3fff::/20",  # documentation; Python 3.11 does not know this network
+        ),
+    )
+)
 
 
 def is_loopback(host: str) -> bool:
@@ -18,13 +30,17 @@ def is_loopback(host: str) -> bool:
 def is_public(address: IPv4Address | IPv6Address) -> bool:
     """Return True if an address belongs to the public internet, also the IPv4 address within an IPv6 address.
 
-    Private, shared, loopback, link-local, multicast, documentation and reserved addresses are not public. Link-local
-    addresses include the metadata services of cloud providers.
+    Private, shared, loopback, link-local, multicast, documentation and reserved addresses are not public. So the
+    metadata services of cloud providers are not public, and those with other addresses are listed here.
     """
+    if any(address in network for network in _CLOSED):
+        return False
     if isinstance(address, IPv6Address):
         inner = address.ipv4_mapped or address.sixtofour
         if address in _NAT64:
             inner = IPv4Address(int(address) & 0xFFFF_FFFF)
+        elif int(address) >> 32 & 0xFFFF_FFFF in _ISATAP:
+            return False
         if inner is not None:
             return is_public(inner)
         if address.teredo is not None or address.is_site_local:

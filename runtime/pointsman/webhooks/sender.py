@@ -17,6 +17,7 @@ import h11
 from standardwebhooks.webhooks import Webhook
 
 from pointsman.util.network import ip_address_of, is_public
+from pointsman.util.threads import run_in_thread
 
 __all__ = ["Response", "SendError", "Sender", "jittered", "signed_headers"]
 
@@ -156,14 +157,15 @@ class Sender:
             SSLError: TLS failed.
             OSError: No address can be connected to.
         """
-        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        # In a thread of its own: a few hosts with slow name servers would fill the default executor.
+        found = await run_in_thread(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
         addresses = list(dict.fromkeys(str(each[4][0]) for each in found))
         for each in addresses if not self._private else ():
             parsed = ip_address_of(each.partition("%")[0])
             if parsed is None or not is_public(parsed):
                 raise SendError(
                     "address_refused",
-                    f"{host[:200]} has the address {each}, which is not public; "
+                    f"{host[:200]} has an address that is not public; "  # a caller must not see the address itself
                     "POINTSMAN_WEBHOOK_PRIVATE_NETWORKS=true allows such addresses",
                 )
         failure: OSError | None = None

@@ -6,6 +6,7 @@ import asyncio
 import ipaddress
 import socket
 import ssl
+import threading
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from pathlib import Path
@@ -23,7 +24,8 @@ OTHERS = [
     "127.0.0.1", "0.0.0.0", "10.1.2.3", "172.16.0.1", "192.168.1.1", "100.64.0.1", "169.254.169.254", "192.0.2.1",
     "198.18.0.1", "224.0.0.1", "240.0.0.1", "255.255.255.255", "::", "::1", "fe80::1", "fc00::1", "fec0::1", "ff0e::1",
     "2001:db8::1", "::ffff:127.0.0.1", "::ffff:10.0.0.1", "64:ff9b::7f00:1", "64:ff9b:1::1", "2002:7f00:1::1",
-    "2002:a00:1::1", "2001:0:53aa:64c:0:0:80ff:fffe",
+    "2002:a00:1::1", "2001:0:53aa:64c:0:0:80ff:fffe", "168.63.129.16", "192.0.0.192", "192.88.99.1", "3fff::1",
+    "2606:4700::5efe:7f00:1", "2606:4700::200:5efe:a9fe:a9fe", "::ffff:168.63.129.16", "64:ff9b::192.0.0.192",
 ]  # fmt: skip
 
 
@@ -41,7 +43,7 @@ def test_an_address_within_a_network_is_not_public(address: str) -> None:
 async def test_no_spelling_of_a_local_address_is_connected_to(host: str) -> None:
     async with receiving() as receiver:
         port = receiver.url.split(":")[2]
-        with pytest.raises(SendError, match="which is not public") as caught:
+        with pytest.raises(SendError, match="has an address that is not public") as caught:
             await Sender(timeout=5).post(f"https://{host}:{port}", b"{}", {})
 
     assert caught.value.kind == "address_refused"
@@ -53,7 +55,7 @@ async def test_a_name_that_changes_its_address_is_resolved_once(monkeypatch: pyt
     asked: list[str] = []
     connected: list[str] = []
 
-    async def resolve(host: str, port: int, **others: Any) -> list[Any]:
+    def resolve(host: str, port: int, **others: Any) -> list[Any]:
         asked.append(host)
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (each, port)) for each in answers[len(asked) - 1]]
 
@@ -61,7 +63,7 @@ async def test_a_name_that_changes_its_address_is_resolved_once(monkeypatch: pyt
         connected.append(host)
         raise OSError("no route")
 
-    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", resolve)
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
     monkeypatch.setattr(asyncio, "open_connection", connect)
     with pytest.raises(SendError, match="no route"):
         await Sender(timeout=5).post("https://rebind.example/", b"{}", {})
@@ -70,12 +72,33 @@ async def test_a_name_that_changes_its_address_is_resolved_once(monkeypatch: pyt
 
 
 async def test_a_name_with_one_address_that_is_not_public_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def resolve(host: str, port: int, **others: Any) -> list[Any]:
+    def resolve(host: str, port: int, **others: Any) -> list[Any]:
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (each, port)) for each in ("8.8.8.8", "10.0.0.1")]
 
-    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", resolve)
-    with pytest.raises(SendError, match=r"10\.0\.0\.1, which is not public"):
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    with pytest.raises(SendError, match="has an address that is not public") as caught:
         await Sender(timeout=5).post("https://both.example/", b"{}", {})
+
+    assert "10.0.0.1" not in str(caught.value)  # the callers of the gateway read the error
+
+
+async def test_hosts_with_slow_name_servers_delay_no_other_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    answering = threading.Event()
+
+    def resolve(host: str, port: int, **others: Any) -> list[Any]:
+        if host == "slow.example":
+            answering.wait(10)
+        raise OSError("no such host")
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    sender = Sender(timeout=5)
+    slow = [asyncio.create_task(sender.post("https://slow.example/", b"{}", {})) for _ in range(40)]
+    await asyncio.sleep(0)  # all of them ask
+    with pytest.raises(SendError, match="no such host"):
+        await Sender(timeout=2).post("https://quick.example/", b"{}", {})
+    answering.set()
+
+    assert {type(each) for each in await asyncio.gather(*slow, return_exceptions=True)} == {SendError}
 
 
 @pytest.mark.parametrize(
