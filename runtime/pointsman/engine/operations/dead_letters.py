@@ -47,7 +47,7 @@ from pointsman.ports.clock import Clock
 from pointsman_schemas.envelope import Envelope, decode, encode, read_identity
 from pointsman_schemas.events import Audit, Control, DeadLetter, Event, Request, Result
 from pointsman_schemas.ids import derive_id, workflow_id_for
-from pointsman_schemas.log import TaskDispatched, TaskReopened, WorkflowEnded
+from pointsman_schemas.log import BudgetAwaited, RetryScheduled, TaskDispatched, TaskReopened, WorkflowEnded
 from pointsman_schemas.strict_json import compact_json, dump, parse, parse_json
 from pointsman_schemas.subjects import Subjects
 
@@ -284,9 +284,8 @@ class DeadLetters:
         if content.workflow_id is None or content.task_id is None:
             return True  # is not replayed
         entries = await read_entries(self._bus, self._subjects, content.workflow_id)
-        agents = {
-            each.agent for each in entries if isinstance(each, TaskDispatched) and each.task_id == content.task_id
-        }
+        attempts = [each for each in entries if isinstance(each, TaskDispatched | RetryScheduled | BudgetAwaited)]
+        agents = {each.agent for each in attempts if each.task_id == content.task_id}
         return content.origin in agents or not agents
 
     async def _replay_request(self, letter: DeadLetterEntry) -> str:

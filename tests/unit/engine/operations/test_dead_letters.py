@@ -317,6 +317,17 @@ async def test_letter_of_a_missing_log_is_not_found(bus: MemoryBus, letters: Dea
             await letters.replay(await letters.get("d1"), as_new=as_new)
 
 
+async def test_letter_of_the_agent_of_a_retry_is_replayed(bus: MemoryBus, letters: DeadLetters) -> None:
+    """The log of `failing` hands the second attempt to another agent than the first."""
+    await store(bus, *failing())
+    await bury(bus, origin="helper", subject=f"pointsman.handoff.helper.{TEAM}.{WORKFLOW}.t1.2")
+    replaying = asyncio.create_task(letters.replay(await letters.get("d1")))
+    name = derive_id("replay", "d1")
+    await store(bus, TaskReopened(at=at(9), task_id="t1", event_id=name), number=2)
+
+    assert (await replaying).action == "task"
+
+
 FOREIGN = {
     "request": {"subject": "pointsman.request.payroll.cfo"},
     "approval": {"subject": f"pointsman.control.{TEAM}.{WORKFLOW}.approve.ops.x"},
