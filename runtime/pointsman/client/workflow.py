@@ -327,12 +327,13 @@ def read_delta(stored: StoredMessage) -> Delta | None:
         stored: A message on a delta subject.
 
     Returns:
-        The piece; None for a message of a different shape.
+        The piece; None for a message of a different shape, or of another agent than the subject names.
     """
     try:
-        return parse(Delta, decode(stored.headers, stored.body)[1])
+        delta = parse(Delta, decode(stored.headers, stored.body)[1])
     except ContractError:
         return None
+    return delta if _is_of_its_agent(stored, delta) else None
 
 
 def read_progress(stored: StoredMessage) -> Progress | None:
@@ -342,10 +343,17 @@ def read_progress(stored: StoredMessage) -> Progress | None:
         stored: A message on an event subject.
 
     Returns:
-        The report; None for a domain event of a different shape, which only the agents read.
+        The report; None for a domain event of a different shape, which only the agents read, and for a report of
+        another agent than the subject names.
     """
     try:
         _, body = decode(stored.headers, stored.body)
-        return parse(Progress, body)
+        report = parse(Progress, body)
     except ContractError:
         return None
+    return report if _is_of_its_agent(stored, report) else None
+
+
+def _is_of_its_agent(stored: StoredMessage, event: Delta | Progress) -> bool:
+    """Return True if the agent and the workflow are those of the subject, which the broker binds to the publisher."""
+    return stored.subject.split(".")[3:5] == [event.workflow_id, event.agent]

@@ -82,7 +82,7 @@ async def publish(bus: MemoryBus, subject: str, event: Event) -> None:
 
 
 async def report(bus: MemoryBus, progress: Progress) -> None:
-    await publish(bus, f"pointsman.event.crew.{WORKFLOW}.a.{progress.kind}", progress)
+    await publish(bus, f"pointsman.event.crew.{WORKFLOW}.{progress.agent}.{progress.kind}", progress)
 
 
 async def test_bare_request_is_found_by_its_sequence(bus: MemoryBus, client: Client) -> None:

@@ -27,7 +27,7 @@ from pointsman_schemas.log import RetryScheduled
 async def test_workflow_page_has_each_event_and_the_status() -> None:
     bus = MemoryBus()
     await store(bus, *failing())
-    await publish(bus, f"pointsman.event.crew.{WORKFLOW}.a.r1", tool("drill", 1, 2))
+    await publish(bus, f"pointsman.event.crew.{WORKFLOW}.fitter.r1", tool("drill", 1, 2))
     async with watching(bus) as dashboard, event_stream(dashboard.app, f"/api/live/workflows/{WORKFLOW}") as page:
         lines, view = await page.until("lines"), await page.until("view")
 
