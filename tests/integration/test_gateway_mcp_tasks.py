@@ -80,6 +80,24 @@ async def test_a_task_goes_from_working_to_its_result_and_has_the_fields_of_the_
     assert error_of(unknown) == types.INVALID_PARAMS
 
 
+async def test_a_task_that_works_has_the_text_so_far_as_its_status_message(
+    client: httpx2.AsyncClient, tmp_path: Path
+) -> None:
+    go = tmp_path / "go"
+    created = await result(client, "tools/call", name="write", arguments={"after": str(go)})
+
+    async def writes() -> dict[str, Any] | None:
+        read = await result(client, "tasks/get", taskId=created["taskId"])
+        return read if read.get("statusMessage", "").startswith("writer: The sky .") else None
+
+    working = await until(writes, seconds=30)
+    go.touch()
+    done = await task_in(client, created["taskId"], "completed")
+
+    assert working["lastUpdatedAt"] > created["lastUpdatedAt"]
+    assert "statusMessage" not in done
+
+
 async def test_only_a_client_that_declares_tasks_gets_a_task(
     client: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:

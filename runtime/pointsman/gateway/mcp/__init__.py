@@ -2,7 +2,7 @@
 
 Server             backend, server
 Tools              tools, calls, elicitation
-Tasks extension    tasks
+Tasks extension    tasks, status_messages
 Resources          resources
 Streamable HTTP    endpoint
 

@@ -16,6 +16,7 @@ from pointsman.errors import ContractError, NotFoundError, PeerError
 from pointsman.gateway.mcp.backend import Backend, CallRefusedError
 from pointsman.gateway.mcp.calls import begin_workflow, serve_call
 from pointsman.gateway.mcp.resources import TEMPLATES, list_resources, read_resource
+from pointsman.gateway.mcp.status_messages import StatusMessages
 from pointsman.gateway.mcp.tasks import (
     EXTENSION,
     TaskParams,
@@ -50,8 +51,9 @@ def make_server(backend_of: BackendOf) -> Server[dict[str, Any]]:
         backend_of: Returns the calls of the caller of a request.
 
     Returns:
-        The server, which keeps no state of its clients.
+        The server, which keeps no state of its clients, except status messages, which another server can replace.
     """
+    messages = StatusMessages()
 
     async def list_tools(ctx: RequestContext, params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
         return types.ListToolsResult(tools=[tool.as_tool() for tool in await backend_of(ctx).tools()])
@@ -64,7 +66,7 @@ def make_server(backend_of: BackendOf) -> Server[dict[str, Any]]:
             workflow = await begin_workflow(params, backend)
         except (ContractError, CallRefusedError, PeerError) as error:
             return error_result(str(error))
-        return await create_task(workflow, backend)
+        return await create_task(workflow, backend, messages)
 
     async def resources(ctx: RequestContext, params: types.PaginatedRequestParams | None) -> types.ListResourcesResult:
         return await list_resources(params, backend_of(ctx))
@@ -78,7 +80,7 @@ def make_server(backend_of: BackendOf) -> Server[dict[str, Any]]:
         return await read_resource(params, backend_of(ctx))
 
     async def get(ctx: RequestContext, params: TaskParams) -> dict[str, Any]:
-        return await get_task(ctx, params, backend_of(ctx))
+        return await get_task(ctx, params, backend_of(ctx), messages)
 
     async def update(ctx: RequestContext, params: TaskUpdateParams) -> dict[str, Any]:
         return await update_task(ctx, params, backend_of(ctx))

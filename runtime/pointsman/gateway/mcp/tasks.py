@@ -18,6 +18,7 @@ from pointsman.errors import NotFoundError
 from pointsman.gateway.mcp.backend import Backend
 from pointsman.gateway.mcp.calls import cancel_workflow, cancelling, result_files
 from pointsman.gateway.mcp.elicitation import answer_questions, elicitation_of, open_questions
+from pointsman.gateway.mcp.status_messages import StatusMessages
 from pointsman.gateway.mcp.tools import outcome_result
 from pointsman.gateway.models import OutcomeView, WorkflowStatus, WorkflowView
 from pointsman_schemas.ids import is_token
@@ -59,7 +60,9 @@ def declares_tasks(ctx: ServerRequestContext[Any, Any]) -> bool:
     return EXTENSION in ((capabilities.extensions if capabilities else None) or {})
 
 
-async def create_task(workflow: Workflow, backend: Backend) -> types.CallToolResult | dict[str, Any]:
+async def create_task(
+    workflow: Workflow, backend: Backend, messages: StatusMessages
+) -> types.CallToolResult | dict[str, Any]:
     """Answer a call by a task, or by the result of a workflow that ends at once.
 
     The request is stored before this call: tasks/get finds the task at once, at any replica.
@@ -67,6 +70,7 @@ async def create_task(workflow: Workflow, backend: Backend) -> types.CallToolRes
     Args:
         workflow: The workflow.
         backend: The calls of the caller.
+        messages: The status messages of the server.
 
     Returns:
         The result of the call, or the task.
@@ -75,17 +79,23 @@ async def create_task(workflow: Workflow, backend: Backend) -> types.CallToolRes
         async with cancelling(workflow, backend):  # a client that leaves here does not know the task
             outcome = await workflow.outcome(_IMMEDIATE_S)
         return outcome_result(workflow.id, OutcomeView.of(outcome), await result_files(backend, workflow.id))
+    messages.follow(workflow, backend)
     now = datetime.now(UTC)
     return {"resultType": "task", **_task(workflow.id, "working", now, now)}
 
 
-async def get_task(ctx: ServerRequestContext[Any, Any], params: TaskParams, backend: Backend) -> dict[str, Any]:
+async def get_task(
+    ctx: ServerRequestContext[Any, Any], params: TaskParams, backend: Backend, messages: StatusMessages
+) -> dict[str, Any]:
     """Return the state of a task, with its result if it has ended, and with the questions for which it waits.
+
+    The status message of a task that works is the newest line about its work, as in a progress notification.
 
     Args:
         ctx: The context of the request.
         params: The parameters.
         backend: The calls of the caller.
+        messages: The status messages of the server.
 
     Returns:
         The task.
@@ -107,7 +117,11 @@ async def get_task(ctx: ServerRequestContext[Any, Any], params: TaskParams, back
             }
         else:
             status = "working"  # the question is not stored yet
-    return _task(view.id, status, view.created_at, await _updated_at(view, backend)) | more
+    updated_at = await _updated_at(view, backend)
+    if status == "working" and (message := await messages.newest(view.id, backend)) is not None:
+        more["statusMessage"] = message.text
+        updated_at = max(updated_at, message.at)
+    return _task(view.id, status, view.created_at, updated_at) | more
 
 
 async def update_task(

@@ -1,0 +1,105 @@
+"""Keep the newest line about the work of tasks that clients ask for: the status messages of those tasks.
+
+The text of an agent is not stored, so a process that answers tasks/get follows the workflow until the next question of
+the client. A client that asks another replica gets the text there at its next question, because agents repeat texts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing, suppress
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+from pointsman.client.workflow import Workflow
+from pointsman.errors import PointsmanError
+from pointsman.gateway.mcp.backend import Backend
+from pointsman.gateway.mcp.tools import Narrator
+from pointsman.telemetry import get_logger
+from pointsman_schemas.events import Outcome
+
+__all__ = ["StatusMessage", "StatusMessages"]
+
+_log = get_logger(__name__)
+
+_MAX_FOLLOWED = (
+    200  # workflows that one process follows; each has two subscriptions and up to 4,000 characters of a text
+)
+_IDLE_S = 15.0  # seconds after the last question of a client for which its workflow is followed
+
+
+class StatusMessage(NamedTuple):
+    """The newest line about the work of a workflow, and its time."""
+
+    text: str
+    at: datetime
+
+
+class StatusMessages:
+    """The status messages of the tasks of one server."""
+
+    def __init__(self) -> None:
+        self._followed: dict[str, _Followed] = {}
+
+    def follow(self, workflow: Workflow, backend: Backend) -> None:
+        """Follow a workflow until it ends, or until no client has asked for it for `_IDLE_S`.
+
+        A server that follows `_MAX_FOLLOWED` workflows follows no further one: its task has no status message.
+
+        Args:
+            workflow: The workflow.
+            backend: The calls of a caller that may see the workflow.
+        """
+        if workflow.id not in self._followed and len(self._followed) < _MAX_FOLLOWED:
+            followed = self._followed[workflow.id] = _Followed(workflow, backend)
+            followed.task.add_done_callback(lambda _: self._followed.pop(workflow.id))
+
+    async def newest(self, workflow: str, backend: Backend) -> StatusMessage | None:
+        """Return the newest line about a workflow that runs, and follow the workflow from now on.
+
+        Args:
+            workflow: The workflow.
+            backend: The calls of a caller that may see the workflow.
+
+        Returns:
+            The line; None before the first line.
+        """
+        if workflow not in self._followed and len(self._followed) < _MAX_FOLLOWED:
+            with suppress(PointsmanError):  # such as a workflow that was imported, in which nothing happens
+                self.follow(await backend.find(workflow), backend)
+        if (followed := self._followed.get(workflow)) is None:
+            return None
+        followed.keep()
+        return followed.message
+
+
+class _Followed:
+    """A workflow that is followed."""
+
+    def __init__(self, workflow: Workflow, backend: Backend) -> None:
+        self.message: StatusMessage | None = None
+        self.task = asyncio.create_task(self._run(workflow, backend))
+        self._end = self._schedule_end()
+
+    def keep(self) -> None:
+        """Follow the workflow for `_IDLE_S` from now on."""
+        self._end.cancel()
+        self._end = self._schedule_end()
+
+    def _schedule_end(self) -> asyncio.TimerHandle:
+        return asyncio.get_running_loop().call_later(_IDLE_S, self.task.cancel)
+
+    async def _run(self, workflow: Workflow, backend: Backend) -> None:
+        narrator = Narrator()
+        try:
+            async with aclosing(backend.follow(workflow)) as items:
+                async for item in items:
+                    if item is None or isinstance(item, Outcome):
+                        continue
+                    if line := narrator.line(item):
+                        self.message = StatusMessage(line, datetime.now(UTC))
+        except PointsmanError as error:
+            hint = "the task has no status message until the client asks again"
+            _log.info("mcp_status_lost", workflow=workflow.id, error=str(error), hint=hint)
+        finally:
+            self._end.cancel()
