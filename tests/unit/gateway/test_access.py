@@ -3,72 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Any, NamedTuple
+from contextlib import AsyncExitStack
+from typing import Any
 
 import pytest
-from starlette.types import ASGIApp
-from support import factory
-from support.asgi import Answer, event_stream, request
-from support.factory import ONE_TASK, RunningTeam, echo, planner_of, synthesizer
+from support.asgi import event_stream, request
+from support.memory_gateway import Door, end_turn, gateway
 from support.waiting import until
 
-from pointsman.batches.service import Batches, open_batches
 from pointsman.client.client import Client
 from pointsman.gateway.a2a.push_sender import PushSender
 from pointsman.gateway.a2a.push_store import PUSH_GROUP, PushReceiver, PushStore, StoredReceiver, now
-from pointsman.gateway.app import make_app
-from pointsman.gateway.context import Context
 from pointsman.gateway.hook_config import Hook
-from pointsman.gateway.keys import KeyCache, KeyStore
-from pointsman.index.callers import CallerLimits
-from pointsman.settings import Settings
-
-ADA_LIMITS = CallerLimits(running=1)
-
-
-class Door(NamedTuple):
-    """A gateway in memory, with two keys of the caller ada and one of bob."""
-
-    app: ASGIApp
-    context: Context
-    batches: Batches
-    client: RunningTeam
-    keys: dict[str, str]
-
-    async def send(self, key: str, method: str, path: str, body: Any = None, **headers: str) -> Answer:
-        return await request(self.app, method, path, body, authorization=f"Bearer {self.keys[key]}", **headers)
-
-
-@asynccontextmanager
-async def gateway(**settings: Any) -> AsyncIterator[Door]:
-    async with factory.team(agents=[planner_of(ONE_TASK), echo("a"), synthesizer]) as client:
-        chosen = Settings(namespace=client.subjects.namespace, **settings)
-        store = await KeyStore.open(client.bus, client.subjects)
-        made = {
-            "ada": await store.create("ada", limits=ADA_LIMITS),
-            "ada elsewhere": await store.create("ada", teams=["other"]),
-            "bob": await store.create("bob"),
-        }
-        cache = KeyCache(await client.bus.key_value(client.subjects.gateway_bucket))
-        await cache.load()
-        context = Context(client, chosen, keys=cache)
-        batches = await open_batches(client, context.index, chosen)
-        app = make_app(context, batches, open=False)
-        running = asyncio.create_task(context.run())
-        await context.index.current.wait()
-        yield Door(app, context, batches, client, {name: each.text for name, each in made.items()})
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
-
-
-async def end_turn(door: Door) -> str:
-    """Return the workflow of an ended turn of a thread of ada."""
-    made = await door.send("ada", "POST", "/v1/workflows", {"team": "crew", "input": "hi", "thread": "t"})
-    workflow: str = made.json["id"]
-    await until(lambda: (row := door.context.index.find(workflow)) is not None and row.ended_at is not None)
-    return workflow
 
 
 async def test_streams_of_one_caller_leave_room_for_others() -> None:
