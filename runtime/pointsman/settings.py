@@ -187,6 +187,8 @@ class Settings(Options):
     """Requests of one caller in a minute at one gateway, for keys without a limit of their own."""
     gateway_running: Annotated[int, Field(ge=1, le=_MAX_COUNT)] = 100
     """Running workflows of one caller, for keys without a limit of their own."""
+    gateway_daily_bytes: Annotated[int, Field(ge=1024, le=_MAX_STREAM_BYTES)] = 10_737_418_240
+    """Bytes of the bodies of one caller in a day at one gateway, uploads included."""
     gateway_daily_calls: Annotated[int, Field(ge=0)] | None = None
     """Model calls of one caller's workflows in a day (UTC), for keys without a limit of their own. Unset: no limit."""
     gateway_daily_tokens: Annotated[int, Field(ge=0)] | None = None

@@ -192,7 +192,7 @@ class BatchFeed:
             async with room:
                 workflow = await self._client.workflow(self._workflow_id(row), record.team)
                 try:
-                    await workflow.cancel("the batch was cancelled")
+                    await workflow.cancel("the batch was cancelled", actor=record.cancelled_by or record.caller)
                 except NotFoundError:
                     return row
                 return None

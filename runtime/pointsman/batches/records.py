@@ -76,6 +76,7 @@ class BatchRecord(BaseModel):
     )
     paused: bool = Field(default=False, description="True while the batch is paused.")
     cancelled: bool = Field(default=False, description="True once the batch was cancelled.")
+    cancelled_by: str = Field(default="", description="The user who cancelled the batch.")
     ended_at: AwareDatetime | None = Field(default=None, description="Time of the end.")
     reason: str = Field(default="", description="The reason why the batch ended early.")
 

@@ -43,6 +43,8 @@ BatchAction: TypeAlias = Literal["pause", "resume", "cancel"]
 MAX_CONCURRENCY = 100
 """Largest number of workflows of a batch at a time."""
 _MAX_OPEN = 10  # batches of a caller that have not ended
+_MAX_KEPT = 10_000  # batches of a caller, those included that ended in the last seven days
+_KEPT_RETRY_S = 3_600  # seconds after which a caller with too many kept batches may try again
 _RETRY_S = 5  # seconds after which a caller with too many batches may try again
 _MAX_LISTED = 100
 _READS = 16  # outcomes that are read at a time
@@ -187,7 +189,7 @@ class Batches(BatchRunner):
             raise NotFoundError(f"there is no batch {id!r} of yours; list the batches for their ids")
         return found.record
 
-    async def change(self, id: str, action: BatchAction) -> BatchRecord:
+    async def change(self, id: str, action: BatchAction, *, actor: str) -> BatchRecord:
         """Pause, resume or cancel a batch.
 
         Args:
@@ -195,15 +197,19 @@ class Batches(BatchRunner):
             action: `pause` stops sending rows, and running workflows continue; `resume` sends the remaining rows of a
                 paused batch; `cancel` stops sending rows, and cancels the running workflows.
 
+            actor: The user who does it. The logs of cancelled workflows name the user.
+
         Returns:
             The batch.
 
         Raises:
             BatchConflictError: The batch has ended.
         """
-        update = {"cancelled": True} if action == "cancel" else {"paused": action == "pause"}
+        update = {"cancelled": True, "cancelled_by": actor} if action == "cancel" else {"paused": action == "pause"}
         stored = await update_record(
-            self._bucket, id, lambda found: found.model_copy(update=update) if found.ended_at is None else None
+            self._bucket,
+            id,
+            lambda found: None if found.ended_at or found.cancelled else found.model_copy(update=update),
         )
         if stored is None or stored.record.ended_at is not None:
             raise BatchConflictError("already_ended", "the batch has ended already")
@@ -261,8 +267,14 @@ class Batches(BatchRunner):
                 del self._uploads[caller]
 
     def _check_open(self, caller: str) -> None:
-        stored = sum(1 for each in self.records() if each.caller == caller and each.ended_at is None)
-        running = stored + self._uploads[caller]
+        own = [each for each in self.records() if each.caller == caller]
+        if len(own) >= _MAX_KEPT:
+            raise CallerLimitError(
+                "too_many_batches",
+                f"{caller} has {len(own)} batches of {_MAX_KEPT}, each kept for seven days; send more rows in each",
+                _KEPT_RETRY_S,
+            )
+        running = sum(1 for each in own if each.ended_at is None) + self._uploads[caller]
         if running >= _MAX_OPEN:
             raise CallerLimitError(
                 "too_many_batches",

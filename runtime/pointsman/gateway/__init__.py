@@ -1,6 +1,6 @@
 """The gateway: teams over HTTP. Importing this package does not need the extra `gateway`; its modules do.
 
-Access            callers, keys, oidc, access
+Access            callers, keys, oidc, rates, access
 The log           feed, streams, events
 The REST API      models, problems, views, workflows, questions, schedules, catalog, dead_letters, health, page,
                   cloud_events, hooks, hook_config, hook_signatures, webhooks

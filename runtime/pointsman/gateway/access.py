@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from time import monotonic
 from typing import Literal
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -19,6 +18,7 @@ from pointsman.gateway.context import Context
 from pointsman.gateway.keys import KEY_PREFIX, ApiKey
 from pointsman.gateway.problems import ProblemError, problem_response
 from pointsman.gateway.protected_resource import MCP_PATH, METADATA_PATHS, metadata_url
+from pointsman.gateway.rates import CallerRates
 from pointsman.http.hosts import KnownHosts
 from pointsman.index.callers import CallerLimits
 
@@ -27,7 +27,7 @@ __all__ = ["Access", "is_openai_path"]
 _BODY_TIMEOUT_S = 30.0  # seconds in which a client must send the body of a request, or the next piece of an upload
 _UPLOAD_PATHS = ("/v1/files", "/v1/batches")
 _FORM_BYTES = 65_536  # bytes of a form beside the file in it
-_MAX_RATES = 10_000  # callers whose rate is kept
+_MINUTE_S, _DAY_S = 60.0, 86_400.0
 _PUBLIC_PATHS = frozenset({"/healthz", "/readyz", "/openapi.json", "/docs", "/", "/a2a/keys.json", *METADATA_PATHS})
 _SIGNED_PATHS = "/v1/hooks/"
 _SENDERS = "> senders"  # of signed webhooks, in the count of open requests: not a token, so no caller has this name
@@ -67,7 +67,8 @@ class Access:
         self._open = open
         self._requests = 0
         self._open_requests = Counter[str]()
-        self._rates: dict[str, tuple[float, float]] = {}
+        self._rates = CallerRates(_MINUTE_S)
+        self._bytes = CallerRates(_DAY_S)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -185,25 +186,23 @@ class Access:
 
     def _charge(self, caller: Caller) -> None:
         """Count one request of a caller, or refuse the request."""
-        if (wait := self._spend(caller)) > 0:
-            limit = caller.limits.requests_per_minute
+        limit = caller.limits.requests_per_minute
+        if limit is not None and (wait := self._rates.spend(caller.name, limit)) > 0:
             raise ProblemError(
                 429, "too_many_requests", f"{caller.name} may send {limit} requests a minute; wait {wait:.0f} s",
                 headers={"retry-after": str(max(1, round(wait)))},
             )  # fmt: skip
 
-    def _spend(self, caller: Caller) -> float:
-        """Take one request from the caller's bucket. Return the seconds to wait; 0 if the bucket was not empty."""
-        limit = caller.limits.requests_per_minute
-        if limit is None:
-            return 0.0
-        now = monotonic()
-        left, at = self._rates.pop(caller.name, (float(limit), now))
-        left = min(float(limit), left + (now - at) * limit / 60)
-        self._rates[caller.name] = (left - 1 if left >= 1 else left), now
-        while len(self._rates) > _MAX_RATES:
-            del self._rates[next(iter(self._rates))]
-        return 0.0 if left >= 1 else (1 - left) * 60 / limit
+    def _charge_bytes(self, caller: str, size: int) -> None:
+        """Count bytes of a caller, or refuse the body: one caller must not fill the disk of the broker."""
+        most = self._context.settings.gateway_daily_bytes
+        if size and (wait := self._bytes.spend(caller, most, size)) > 0:
+            raise ProblemError(
+                429,
+                "too_many_bytes",
+                f"{caller} may send {most} bytes a day; wait {wait:.0f} s, or raise POINTSMAN_GATEWAY_DAILY_BYTES",
+                headers={"retry-after": str(max(1, round(wait))), "connection": "close"},
+            )
 
     def _bounded(self, scope: Scope, receive: Receive) -> Receive:
         """Return a `receive` that refuses a body that is too large or too slow."""
@@ -212,6 +211,8 @@ class Access:
         if scope["path"] in _UPLOAD_PATHS:
             most, seconds = settings.max_file_bytes + _FORM_BYTES, settings.gateway_upload_timeout
             setting = "POINTSMAN_MAX_FILE_BYTES"
+        caller: Caller | None = scope.get("state", {}).get("caller")
+        sender = "" if caller is None or (self._open and caller.name == LOCAL_CALLER) else caller.name
         length = Headers(scope=scope).get("content-length", "")
         if length.isascii() and length.isdecimal() and int(length[:19]) > most:
             raise _too_large(most, setting)
@@ -236,6 +237,8 @@ class Access:
             whole = not message.get("more_body", False)
             if size > most:
                 raise _too_large(most, setting)
+            if sender:
+                self._charge_bytes(sender, len(message.get("body", b"")))
             return message
 
         return bounded

@@ -25,6 +25,7 @@ from pointsman.gateway.keys import KeyCache
 from pointsman.gateway.models import WorkflowView
 from pointsman.gateway.oidc import TokenVerifier
 from pointsman.gateway.problems import ProblemError
+from pointsman.gateway.rates import CallerRates
 from pointsman.gateway.streams import WorkflowStreams
 from pointsman.gateway.views import read_view
 from pointsman.ports.bus import StoredMessage
@@ -37,6 +38,7 @@ from pointsman_schemas.log import WorkflowEnded
 
 _FEED_WAIT_S = 60.0  # seconds of one wait for the feed; the wait is repeated
 _ENDED = b'"workflow_ended"'
+_MAX_CHANGES = 60  # new endpoints and secrets of one caller in an hour: the buckets keep a mark of each deleted one
 
 __all__ = ["CallerArg", "Context", "ContextArg", "Submitted", "check_metadata", "derived_key"]
 
@@ -78,6 +80,7 @@ class Context:
         self.files = FileStore(
             client.bus, client.subjects.artifacts_bucket, SystemClock(), settings.max_file_bytes
         )  # fmt: skip
+        self._changes = CallerRates(3_600.0)
         self.hooks = load_hooks(settings.gateway_hooks)
         self.index = LogFeed(client.bus, client.subjects)
         self.streams = WorkflowStreams(client, self.index)
@@ -88,6 +91,21 @@ class Context:
         async with asyncio.TaskGroup() as group:
             group.create_task(self.index.run())
             group.create_task(self.keys.run())
+
+    def charge_change(self, caller: Caller) -> None:
+        """Count a change of a caller that leaves an entry in a bucket, also after the deletion.
+
+        Args:
+            caller: The caller.
+
+        Raises:
+            ProblemError: The caller has made too many changes.
+        """
+        if not caller.operator and (wait := self._changes.spend(caller.name, _MAX_CHANGES)) > 0:
+            raise ProblemError(
+                429, "too_many_changes", f"{caller.name} may make {_MAX_CHANGES} changes an hour; wait {wait:.0f} s",
+                headers={"retry-after": str(max(1, round(wait)))},
+            )  # fmt: skip
 
     def cancel_later(self, caller: Caller, workflow: Workflow) -> None:
         """Cancel a workflow whose client has disconnected. The call returns at once.

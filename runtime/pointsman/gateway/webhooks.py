@@ -129,6 +129,7 @@ async def create_webhook(body: WebhookRequest, context: ContextArg, caller: Call
     """Create an endpoint, and return its secret once. An operator gets the events of all callers, others their own."""
     for team in body.teams or ():
         caller.require_team(team)
+    context.charge_change(caller)
     settings = context.settings
     try:
         made = await (await _store(context)).create(
@@ -166,6 +167,7 @@ async def rotate_webhook(
 ) -> NewWebhookView:
     """Make a new secret, and return the secret once."""
     store = await _store_of(context, caller, webhook_id)
+    context.charge_change(caller)
     made = await store.rotate(webhook_id, overlap=timedelta(hours=body.overlap_hours))
     return NewWebhookView(**WebhookView.of(made.endpoint).model_dump(), secret=made.secret)
 

@@ -99,7 +99,8 @@ class BatchActions:
         if action not in get_args(BatchAction):
             raise NotFoundError(f"{action!r} is no action; expected {', '.join(get_args(BatchAction))}")
         found = await self._batches.find(request.path_params["id"])
-        return json_response(batch_json(self._batches, await self._batches.change(found.id, action)))
+        actor = client_of(request, self._client).user
+        return json_response(batch_json(self._batches, await self._batches.change(found.id, action, actor=actor)))
 
     async def results(self, request: Request) -> Response:
         """Send the results so far as a download.

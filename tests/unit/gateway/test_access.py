@@ -15,6 +15,7 @@ from pointsman.client.client import Client
 from pointsman.gateway.a2a.push_sender import PushSender
 from pointsman.gateway.a2a.push_store import PUSH_GROUP, PushReceiver, PushStore, StoredReceiver, now
 from pointsman.gateway.hook_config import Hook
+from pointsman_schemas.subjects import ControlAddress
 
 
 async def test_streams_of_one_caller_leave_room_for_others() -> None:
@@ -117,6 +118,55 @@ async def test_batches_of_one_caller_leave_feeders_to_others_and_keep_their_boun
 
     assert {each.status for each in answers} == {429}
     assert sorted(callers) == ["ada", *["bob"] * 5]
+
+
+async def test_bytes_of_one_caller_are_bounded_in_a_day() -> None:
+    async with gateway(gateway_daily_bytes=2_000) as door:
+        path, plain = "/v1/files?name=a.txt", {"content-type": "text/plain"}
+        first = await door.send("bob", "POST", path, b"a" * 1_500, **plain)
+        second = await door.send("bob", "POST", path, b"b" * 1_500, **plain)
+        other = await door.send("ada", "POST", path, b"c" * 1_500, **plain)
+
+    assert (first.status, other.status) == (201, 201)
+    assert (second.status, second.json["code"]) == (429, "too_many_bytes")
+
+
+async def test_endpoints_that_are_made_and_deleted_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pointsman.gateway.context._MAX_CHANGES", 2)
+    async with gateway() as door:
+        made = await door.send("bob", "POST", "/v1/webhooks", {"url": "https://example.org/"})
+        changed = await door.send("bob", "POST", f"/v1/webhooks/{made.json['id']}/rotate", {})
+        gone = await door.send("bob", "DELETE", f"/v1/webhooks/{made.json['id']}")
+        again = await door.send("bob", "POST", "/v1/webhooks", {"url": "https://example.org/"})
+
+    assert (made.status, changed.status, gone.status) == (201, 200, 204)
+    assert (again.status, again.json["code"]) == (429, "too_many_changes")
+
+
+async def test_kept_batches_of_one_caller_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pointsman.batches.service._MAX_KEPT", 1)
+    async with gateway() as door:
+        body = {"team": "absent", "inputs": ["row"]}
+        first = await door.send("bob", "POST", "/v1/batches", body)
+        second = await door.send("bob", "POST", "/v1/batches", body)
+
+    assert (first.status, second.status, second.json["code"]) == (202, 429, "too_many_batches")
+
+
+async def test_logs_of_a_cancelled_batch_name_the_user_who_cancelled() -> None:
+    async with gateway() as door:
+        made = await door.send("bob", "POST", "/v1/batches", {"team": "absent", "inputs": ["row"]})
+        feeding = asyncio.create_task(door.batches.run())
+        await until(lambda: door.batches.records() and door.batches.records()[0].sent)
+        await door.batches.change(made.json["id"], "cancel", actor="grace")
+        controls = f"{door.client.subjects.namespace}.control.>"
+        await until(lambda: door.client.bus.last("controls", controls))
+        control = await door.client.bus.last("controls", controls)
+        feeding.cancel()
+        await asyncio.gather(feeding, return_exceptions=True)
+
+    assert control is not None
+    assert door.client.subjects.parse(control.subject, ControlAddress).actor == "grace"
 
 
 async def test_receivers_of_one_caller_leave_deliveries_to_others(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -221,7 +221,7 @@ def _view(batches: Batches, record: BatchRecord) -> BatchView:
 
 async def _change(batches: Batches, caller: Caller, id: str, action: BatchAction) -> BatchView:
     record = await batches.find(id, _owner(caller))
-    return _view(batches, await batches.change(record.id, action))
+    return _view(batches, await batches.change(record.id, action, actor=caller.name))
 
 
 async def _results(batches: Batches, record: BatchRecord, after: int) -> AsyncIterator[bytes]:
