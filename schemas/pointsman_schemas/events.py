@@ -47,6 +47,7 @@ __all__ = [
     "Question",
     "QuestionRequest",
     "Request",
+    "RequestInput",
     "Result",
     "Step",
     "StepToolCall",
@@ -233,17 +234,21 @@ def _text_or_object(value: object) -> object:
     raise PydanticCustomError("text_or_object", "text that is not empty, or an object, is expected")
 
 
+RequestInput: TypeAlias = Annotated[
+    Annotated[str, Field(min_length=1)] | dict[str, JsonValue], BeforeValidator(_text_or_object)
+]
+"""The input of a request: a text, or an object for teams that expect fields."""
+
+
 class Request(Event):
     """A request that starts a workflow. The subject names the team."""
 
     event_type: ClassVar[str] = "io.pointsman.request.v1"
     max_depth: ClassVar[int] = MAX_DEPTH + 4
 
-    input: Annotated[Annotated[str, Field(min_length=1)] | dict[str, JsonValue], BeforeValidator(_text_or_object)] = (
-        Field(
-            description="The request: a text, or an object for teams that expect fields. Of an object, a team with a "
-            "fixed plan reads the inputs of its tasks in `inputs`, by task id."
-        )
+    input: RequestInput = Field(
+        description="The request: a text, or an object for teams that expect fields. Of an object, a team with a "
+        "fixed plan reads the inputs of its tasks in `inputs`, by task id."
     )
     deadline: Annotated[float, Field(strict=True, ge=0.001, le=MAX_DEADLINE_S)] | None = Field(
         default=None,

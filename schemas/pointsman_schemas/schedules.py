@@ -65,7 +65,7 @@ SCHEDULE_ACTIONS = ("schedule", "schedule-others")
 class ScheduleSpec(Frozen):
     """The definition of a schedule: the times, the policies and the request."""
 
-    cron: Annotated[str, StringConstraints(min_length=9, max_length=200)] | None = Field(
+    cron: Annotated[str, StringConstraints(min_length=1, max_length=200)] | None = Field(
         default=None,
         description="The times as a cron expression of five fields: minute, hour, day of the month, month, day of the "
         "week.",

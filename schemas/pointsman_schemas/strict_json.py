@@ -45,6 +45,8 @@ _ESCAPE = re.compile(
     rb"\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(\\u[dD][89a-fA-F][0-9a-fA-F]{2})"
 )
 
+_OWN_TEXT = "Value error, "  # pydantic writes this before the text of a validator's ValueError
+
 ModelT = TypeVar("ModelT", bound=BaseModel)
 
 
@@ -182,7 +184,7 @@ def _problem_text(problem: ErrorDetails) -> str:
         return "a list is expected"
     if problem["type"] == "too_short" and problem.get("ctx", {}).get("min_length") == 1:
         return "at least one is expected"
-    return "an object is expected" if "valid dictionary" in problem["msg"] else problem["msg"]
+    return "an object is expected" if "valid dictionary" in problem["msg"] else problem["msg"].removeprefix(_OWN_TEXT)
 
 
 def as_json_value(value: Any, path: str = "$", *, repair_text: bool = False) -> JsonValue:

@@ -198,7 +198,7 @@ class Team(Frozen):
     def _is_a_strategy(cls, given: object) -> object:
         if isinstance(given, BaseModel | Mapping):
             return given
-        raise PydanticCustomError("strategy", "a strategy is expected, such as Supervisor()")
+        raise PydanticCustomError("strategy", "a strategy is expected, such as PlanAndExecute()")
 
     @model_validator(mode="after")
     def _limits_allow_its_plan(self) -> Self:

@@ -329,6 +329,51 @@ async def test_errors_are_problems(client: httpx2.AsyncClient) -> None:
     assert cases[2][0].headers["allow"] == "GET, POST"
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "options", "detail"),
+    [
+        ("POST", "/v1/workflows", {"json": {"team": "crew", "input": ""}},
+         "body.input: text that is not empty, or an object, is expected"),
+        ("POST", "/v1/schedules", {"json": {"name": "a", "team": "crew", "input": [1], "cron": "0 9 * * *"}},
+         "body.input: text that is not empty, or an object, is expected"),
+        ("POST", "/v1/batches", {"json": {"team": "crew", "inputs": ["a", "", 5]}},
+         "the body is no batch: inputs.1: text that is not empty, or an object, is expected; "
+         "inputs.2: text that is not empty, or an object, is expected"),
+        ("POST", "/v1/batches", {"json": {"team": "crew", "inputs": "mine"}},
+         "the body is no batch: inputs: a list of requests, or the id of an upload, is expected"),
+        ("POST", "/v1/workflows/wf_1/cancel", {},
+         "body: the body is empty; send a JSON object, such as {}, with the header Content-Type: application/json"),
+        ("POST", "/v1/workflows", {"data": {"team": "crew"}},
+         "body: the content type is application/x-www-form-urlencoded; send a JSON object with the header "
+         "Content-Type: application/json"),
+        ("POST", "/v1/workflows", {"json": [1]}, "body: a JSON object is expected"),
+        ("POST", "/v1/workflows", {"content": "{bad", "headers": {"content-type": "application/json"}},
+         "body: not JSON: Expecting property name enclosed in double quotes at character 1; send one JSON object"),
+        ("POST", "/v1/workflows", {"json": {"team": "crew", "input": "x", "inptu": 1}},
+         "body.inptu: there is no such field"),
+        ("POST", "/v1/workflows", {"json": {"team": "crew", "input": "x", "files": ["file-1"]}},
+         "body.files.0: the id of an upload is expected, as POST /v1/files returns it"),
+        ("POST", "/v1/schedules", {"json": {"name": "a b", "team": "crew", "input": "x", "cron": "0 9 * * *"}},
+         "body.name: a name is expected, of 1 to 64 letters, digits, - and _"),
+        ("POST", "/v1/schedules", {"json": {"name": "a", "team": "crew", "input": "x", "cron": "daily"}},
+         "cron is 'daily'; expected five fields"),
+        ("POST", "/v1/schedules", {"json": {"name": "a", "team": "crew", "input": "x"}},
+         "expected either a cron expression or a time"),
+        ("GET", "/v1/workflows?cursor=x", {}, "query.cursor: the `next_cursor` of the page before is expected"),
+        ("GET", "/v1/workflows/wf_1/events", {"headers": {"last-event-id": "x"}},
+         "header.last-event-id: the id of an event of this stream is expected, such as 12.0"),
+    ],
+)  # fmt: skip
+async def test_invalid_requests_name_the_place_and_the_expected_value(
+    client: httpx2.AsyncClient, method: str, path: str, options: dict[str, Any], detail: str
+) -> None:
+    problem = (await client.request(method, path, **options)).json()
+
+    assert (problem["status"], "Value error" in problem["detail"]) == (422, False)
+    assert detail in problem["detail"]
+    assert [each["at"] for each in problem.get("errors", ()) if "str" in each["at"]] == []
+
+
 async def test_the_gateway_reports_its_health_and_serves_its_page_without_anything_from_another_host(
     client: httpx2.AsyncClient,
 ) -> None:

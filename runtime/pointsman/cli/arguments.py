@@ -174,12 +174,21 @@ def parse_time(text: str | None) -> datetime | None:
     try:
         if (age := _AGE.fullmatch(text.strip())) is not None:
             return datetime.now(UTC) - timedelta(**{_UNITS[age[2]]: float(age[1])})
+    except OverflowError:
+        raise ConfigurationError(_time_fault(text, "an age")) from None
+    return _parse_point_in_time(text, "an age")
+
+
+def _parse_point_in_time(text: str, other: str) -> datetime:
+    try:
         parsed = datetime.fromisoformat(text.strip())
         return parsed if parsed.tzinfo else parsed.astimezone()
     except (ValueError, OverflowError):
-        raise ConfigurationError(
-            f"the time is {text[:40]!r}; give an age such as 90s, 15m, 2h or 3d, or a time such as 2026-01-31T12:00:00Z"
-        ) from None
+        raise ConfigurationError(_time_fault(text, other)) from None
+
+
+def _time_fault(text: str, other: str) -> str:
+    return f"the time is {text[:40]!r}; give {other} such as 90s, 15m, 2h or 3d, or a time such as 2026-01-31T12:00:00Z"
 
 
 def parse_start(text: str | None) -> datetime | None:
@@ -194,12 +203,14 @@ def parse_start(text: str | None) -> datetime | None:
     Raises:
         ConfigurationError: The text is neither a delay nor a time.
     """
-    if text is not None and (delay := _AGE.fullmatch(text.strip())) is not None:
+    if text is None:
+        return None
+    if (delay := _AGE.fullmatch(text.strip())) is not None:
         try:
             return datetime.now(UTC) + timedelta(**{_UNITS[delay[2]]: float(delay[1])})
         except OverflowError:
             raise ConfigurationError(f"the delay {text[:40]!r} is too long; give a shorter one") from None
-    return parse_time(text)
+    return _parse_point_in_time(text, "a delay")
 
 
 def parse_request(command: str, team: str, words: Sequence[str], input_json: str | None) -> str | dict[str, JsonValue]:

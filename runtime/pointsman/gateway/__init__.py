@@ -2,8 +2,8 @@
 
 Access            callers, keys, oidc, rates, access
 The log           feed, streams, events
-The REST API      models, problems, views, workflows, questions, schedules, catalog, dead_letters, health, page,
-                  cloud_events, hooks, hook_config, hook_signatures, webhooks
+The REST API      models, problems, invalid_requests, views, workflows, questions, schedules, catalog, dead_letters,
+                  health, page, cloud_events, hooks, hook_config, hook_signatures, webhooks
 OpenAI's API      openai
 AG-UI             agui
 Files             files

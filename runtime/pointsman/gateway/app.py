@@ -38,6 +38,7 @@ from pointsman.gateway.cloud_events import CloudEvent
 from pointsman.gateway.context import Context
 from pointsman.gateway.events import WorkflowEvent
 from pointsman.gateway.files import routes as files
+from pointsman.gateway.invalid_requests import invalid_parts
 from pointsman.gateway.mcp.endpoint import mcp_routes
 from pointsman.gateway.openai import chat, models, responses
 from pointsman.gateway.page import draw_page
@@ -84,7 +85,6 @@ _CORS_EXPOSED = (
     "retry-after",
     "www-authenticate",
 )
-_MAX_ERRORS = 5  # invalid parts of a request that a problem lists
 
 
 def make_app(context: Context, batches: Batches, *, hosts: Sequence[str] = (), open: bool) -> ASGIApp:
@@ -221,12 +221,10 @@ def _path_methods() -> list[tuple[re.Pattern[str], list[str]]]:
 
 async def _on_invalid(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    errors = [
-        {"at": ".".join(str(part) for part in each["loc"]), "message": str(each["msg"])} for each in error.errors()
-    ]
-    shown = "; ".join(f"{each['at']}: {each['message']}" for each in errors[:_MAX_ERRORS])
+    errors = invalid_parts(error.errors(), error.body, request.headers.get("content-type", ""))
+    shown = "; ".join(f"{each['at']}: {each['message']}" for each in errors)
     status = 400 if is_openai_path(request.url.path) else 422
-    return _respond(request, ProblemError(status, "invalid_request", shown, errors=errors[:_MAX_ERRORS]))
+    return _respond(request, ProblemError(status, "invalid_request", shown, errors=errors))
 
 
 async def _on_pointsman_error(request: Request, error: Exception) -> Response:

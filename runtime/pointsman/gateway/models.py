@@ -10,7 +10,16 @@ from pydantic_core import PydanticCustomError
 
 from pointsman.engine.process.agent_versions import group_by_name
 from pointsman_schemas.card import AgentCard
-from pointsman_schemas.events import MAX_DEADLINE_S, MAX_MESSAGE_CHARS, Budget, DeadLetter, Outcome, Question, Usage
+from pointsman_schemas.events import (
+    MAX_DEADLINE_S,
+    MAX_MESSAGE_CHARS,
+    Budget,
+    DeadLetter,
+    Outcome,
+    Question,
+    RequestInput,
+    Usage,
+)
 from pointsman_schemas.ids import MAX_CALLER_ID_CHARS, TeamName, Token
 
 __all__ = [
@@ -101,9 +110,7 @@ class WorkflowRequest(Body):
     """A request to a team."""
 
     team: TeamName = Field(description="The team that is to serve the request.")
-    input: Annotated[str, Field(min_length=1)] | dict[str, JsonValue] = Field(
-        description="The request: a text, or an object for teams that expect fields."
-    )
+    input: RequestInput = Field(description="The request: a text, or an object for teams that expect fields.")
     deadline: Annotated[float, Field(strict=True, ge=0.001, le=MAX_DEADLINE_S)] | None = Field(
         default=None, description="Seconds from admission to the deadline. Default: the team's deadline."
     )

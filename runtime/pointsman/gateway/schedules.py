@@ -15,7 +15,7 @@ from pointsman.gateway.context import CallerArg, Context, ContextArg, check_meta
 from pointsman.gateway.files.uploads import usable_files
 from pointsman.gateway.models import FILE_ID_PATTERN, MAX_FILES, Body, BudgetRequest, Timestamp
 from pointsman.gateway.problems import ProblemError, problems
-from pointsman_schemas.events import MAX_DEADLINE_S
+from pointsman_schemas.events import MAX_DEADLINE_S, RequestInput
 from pointsman_schemas.ids import TOKEN_PATTERN, TeamName, Token
 from pointsman_schemas.schedules import MAX_GRACE_S, Schedule, ScheduleRun
 
@@ -39,8 +39,8 @@ class ScheduleRequest(Body):
 
     name: Token = Field(description="The name, unique among your schedules of the team.")
     team: TeamName = Field(description="The team that is to serve the requests.")
-    input: Annotated[str, Field(min_length=1)] | dict[str, JsonValue] = Field(description="The request of each fire.")
-    cron: Annotated[str, Field(min_length=9, max_length=200)] | None = Field(
+    input: RequestInput = Field(description="The request of each fire.")
+    cron: Annotated[str, Field(min_length=1, max_length=200)] | None = Field(
         default=None,
         description="Times: minute, hour, day of the month, month, day of the week.",
         examples=["0 9 * * 1-5"],

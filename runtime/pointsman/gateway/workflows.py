@@ -21,6 +21,7 @@ from pointsman.gateway.context import CallerArg, Context, ContextArg
 from pointsman.gateway.events import WorkflowEvent, event_view, live_view
 from pointsman.gateway.feed import StreamResetError
 from pointsman.gateway.files.uploads import usable_files
+from pointsman.gateway.invalid_requests import CURSOR_PATTERN, EVENT_ID_PATTERN
 from pointsman.gateway.models import (
     CancelRequest,
     MessageRequest,
@@ -68,7 +69,7 @@ class ListQuery(BaseModel):
         default=None, description="Only with this correlation id."
     )
     limit: int = Field(default=20, ge=1, le=100, description="The greatest number of workflows.")
-    cursor: Annotated[str, Field(pattern="^[0-9]{1,18}$")] | None = Field(
+    cursor: Annotated[str, Field(pattern=CURSOR_PATTERN)] | None = Field(
         default=None, description="The `next_cursor` of the page before."
     )
 
@@ -266,7 +267,7 @@ async def follow_workflow(
     last_event_id: Annotated[
         str | None,
         Header(
-            pattern=r"^[0-9]{1,18}\.[0-9]{1,9}$",
+            pattern=EVENT_ID_PATTERN,
             description="The id of the newest event that you have: later ones follow.",
         ),
     ] = None,

@@ -71,8 +71,8 @@ def test_options_are_copied_as_any_value_is() -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"strategy": "supervisor"}, "strategy: a strategy is expected, such as Supervisor()"),
-        ({"strategy": PlanAndExecute}, "strategy: a strategy is expected, such as Supervisor()"),
+        ({"strategy": "supervisor"}, "strategy: a strategy is expected, such as PlanAndExecute()"),
+        ({"strategy": PlanAndExecute}, "strategy: a strategy is expected, such as PlanAndExecute()"),
         ({"agents": ("a b",)}, "agents: a list of names is expected, each of 1 to 64 letters, digits, - and _, or ANY"),
         ({"agents": "a"}, "agents: a list of names is expected, each of 1 to 64 letters, digits, - and _, or ANY"),
         ({"name": "a b"}, "name: a name is expected, of 1 to 64 letters, digits, - and _"),

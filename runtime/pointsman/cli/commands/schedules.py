@@ -13,6 +13,7 @@ from pointsman.cli.render.schedules import schedule_table, schedule_view
 from pointsman.cli.support.session import Execution, Session, broker_command
 from pointsman.client.client import Client
 from pointsman.client.known_teams import unknown_team_hint
+from pointsman.errors import ConfigurationError
 from pointsman_schemas.schedules import Schedule
 
 __all__ = ["create", "delete", "list_", "pause", "resume", "run", "show"]
@@ -86,9 +87,15 @@ def create(
 
     Returns:
         The execution of the command.
+
+    Raises:
+        ConfigurationError: The request is missing or wrong, or there is not one of `--cron` and `--at`.
     """
     request = parse_request(f"schedules create {name}", team, text or (), input_json)
     start = parse_start(at)
+    if (cron is None) == (start is None):
+        seen = "neither --cron nor --at is given" if cron is None else "both --cron and --at are given"
+        raise ConfigurationError(f"{seen}; give one of them: --cron for repeated times, --at for a single time")
 
     async def run() -> None:
         async with session(create=True) as client:

@@ -2,19 +2,34 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated
 
-from pydantic import AwareDatetime, BaseModel, Field, JsonValue
+from pydantic import AwareDatetime, BaseModel, BeforeValidator, Field, JsonValue, TypeAdapter
+from pydantic_core import PydanticCustomError
 
 from pointsman.batches.records import BatchRecord, BatchStatus
 from pointsman.batches.service import MAX_CONCURRENCY, BatchProgress
 from pointsman.gateway.models import FILE_ID_PATTERN, Body, BudgetRequest, OutcomeView, UsageView
-from pointsman_schemas.events import MAX_DEADLINE_S
+from pointsman_schemas.events import MAX_DEADLINE_S, RequestInput
 from pointsman_schemas.ids import TeamName
 
 __all__ = ["BatchCounts", "BatchOptions", "BatchPage", "BatchRequest", "BatchResult", "BatchView"]
 
-Inputs = Annotated[list[Annotated[str, Field(min_length=1)] | dict[str, JsonValue]], Field(min_length=1)]
+Inputs = Annotated[list[RequestInput], Field(min_length=1)]
+_INPUTS: TypeAdapter[list[str | dict[str, JsonValue]]] = TypeAdapter(Inputs)
+
+
+def _rows_or_upload(value: object) -> object:
+    """Validate rows and the id of an upload separately: the union would report the errors of both."""
+    if not isinstance(value, str):
+        return _INPUTS.validate_python(value)
+    if not re.fullmatch(FILE_ID_PATTERN, value):
+        raise PydanticCustomError("rows_or_upload", "a list of requests, or the id of an upload, is expected")
+    return value
+
+
+RowsOrUpload = Annotated[Inputs | Annotated[str, Field(pattern=FILE_ID_PATTERN)], BeforeValidator(_rows_or_upload)]
 Deadline = Annotated[float, Field(strict=True, ge=0.001, le=MAX_DEADLINE_S)]
 
 
@@ -34,7 +49,7 @@ class BatchRequest(Body):
     """A batch with its rows, or with an upload that has them."""
 
     team: TeamName = Field(description="The team that is to serve the rows.")
-    inputs: Inputs | Annotated[str, Field(pattern=FILE_ID_PATTERN)] = Field(
+    inputs: RowsOrUpload = Field(
         description="The rows: texts, or objects for teams that expect fields. Or the id of an upload with one JSON "
         "text or object a line."
     )

@@ -13,6 +13,7 @@ from pointsman.errors import NotFoundError
 from pointsman.gateway.callers import Caller
 from pointsman.gateway.context import CallerArg, Context, ContextArg
 from pointsman.gateway.files.uploads import expires_at, find_upload, receive_file
+from pointsman.gateway.invalid_requests import DIGEST_PATTERN
 from pointsman.gateway.models import FILE_ID_PATTERN
 from pointsman.gateway.problems import problems
 from pointsman.gateway.workflows import WorkflowPath
@@ -55,7 +56,7 @@ _CONTENT: dict[int | str, dict[str, Any]] = {
     **problems(404, 410, 416),
 }
 FilePath = Annotated[str, Path(pattern=FILE_ID_PATTERN, description="The id of the file.")]
-DigestPath = Annotated[str, Path(pattern="^[0-9a-f]{64}$", description="The SHA-256 of the file.")]
+DigestPath = Annotated[str, Path(pattern=DIGEST_PATTERN, description="The SHA-256 of the file.")]
 
 
 class FileObject(BaseModel):

@@ -203,7 +203,7 @@ def text_of(**fields: object) -> bytes:
         ("writer.b", text_of(), "'writer.a', and its key is 'writer.b'"),
         ("writer.a", text_of(instance=""), "'writer.', and its key is 'writer.a'"),
         ("writer.a.b", text_of(), "its key is 'writer.a.b'"),
-        ("writer.a", text_of(input_schema={"type": "strin"}), "input_schema: Value error, not a JSON Schema: type is"),
+        ("writer.a", text_of(input_schema={"type": "strin"}), "input_schema: not a JSON Schema: type is"),
         ("writer.a", text_of(output_schema={"properties": []}), "not a JSON Schema: properties is []"),
         ("writer.a", text_of(description="x" * 200_000), "bytes; 65536 are accepted; shorten its description"),
         ("writer.a", b"[]", "not a valid AgentCard"),

@@ -103,8 +103,12 @@ async def test_wrong_times_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     async with scheduled(monkeypatch):
         with pytest.raises(ContractError, match="expected five fields"):
             await command(schedules.create, "report", "crew", ["the report"], cron="0 9 * * * * *")
-        with pytest.raises(ContractError, match="either a cron expression or a time"):
-            await command(schedules.create, "report", "crew", ["the report"])
+        with pytest.raises(ContractError, match=r"cron is 'daily'; expected five fields"):
+            await command(schedules.create, "report", "crew", ["the report"], cron="daily")
+    with pytest.raises(ConfigurationError, match="neither --cron nor --at is given; give one of them"):
+        await command(schedules.create, "report", "crew", ["the report"])
+    with pytest.raises(ConfigurationError, match="both --cron and --at are given; give one of them"):
+        await command(schedules.create, "report", "crew", ["the report"], cron="0 9 * * *", at="2h")
 
 
 def test_start_is_a_delay_or_a_time() -> None:
@@ -113,5 +117,5 @@ def test_start_is_a_delay_or_a_time() -> None:
     assert delayed is not None
     assert timedelta(hours=1.9) < delayed - datetime.now(UTC) < timedelta(hours=2.1)
     assert parse_start("2030-01-31T12:00:00Z") == datetime(2030, 1, 31, 12, tzinfo=UTC)
-    with pytest.raises(ConfigurationError, match="the time is 'soon'"):
+    with pytest.raises(ConfigurationError, match="the time is 'soon'; give a delay such as 90s, 15m, 2h or 3d, or a"):
         parse_start("soon")
