@@ -204,6 +204,10 @@ def _csv_rows(path: Path) -> Iterator[JsonValue | ContractError]:
             try:
                 values = next(reader)
             except StopIteration:
+                if header is None:
+                    raise ConfigurationError(
+                        f"{path} has no header; give each column a name in the first line"
+                    ) from None
                 return
             except csv.Error as error:
                 yield ContractError(f"the row is not CSV: {error}")

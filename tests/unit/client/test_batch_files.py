@@ -72,6 +72,8 @@ def test_a_row_that_is_no_request_is_an_error_of_its_row(tmp_path: Path) -> None
     ("name", "content", "options", "message"),
     [
         ("r.xlsx", "", (), "is not .csv, .jsonl or .ndjson"),
+        ("r.csv", "", (), "has no header; give each column a name in the first line"),
+        ("r.csv", "\n\n", (), "has no header; give each column a name in the first line"),
         ("r.csv", "a,a\n1,2\n", (), "has a column twice, or without a name"),
         ("r.csv", "a,\n1,2\n", (), "has a column twice, or without a name"),
         ("r.csv", "a,b\n1,2\n", ("c",), "has no column 'c'; its columns are a, b"),

@@ -52,7 +52,8 @@ async def export(
         others = f" and its {children} child workflow{'' if children == 1 else 's'}" if children else ""
         print(
             f"Wrote {messages} messages of {id}{others} to {file}. Compare them with the installed code: "
-            f"`pointsman replay {file}`. Load them into another namespace: `pointsman import {file}`."
+            f"`pointsman replay {file}`. Load them into another namespace: `pointsman import {file} "
+            "--namespace NAME`."
         )
     return Code.OK
 

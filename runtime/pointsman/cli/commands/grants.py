@@ -82,7 +82,7 @@ def init(
     if json:
         print_json({"folder": str(folder), "server_file": str(made.server_file)})
     else:
-        print(f"Made {folder}. Add this line to the configuration of nats-server: include {made.server_file.name!r}")
+        print(f"Made {folder}. Add this line to the configuration of nats-server: include {str(made.server_file)!r}")
         print("Next: `pointsman grants add provisioner NAME`, and a user for each process.")
     return Code.OK
 

@@ -16,7 +16,7 @@ from pydantic import JsonValue
 from pointsman.cli.arguments import Deadline, Files, Json, Timeout, parse_request, parse_start
 from pointsman.cli.render.follow import follow, print_outcome, print_streamed_text
 from pointsman.cli.render.output import Code, console, outcome_code, print_error, print_json
-from pointsman.cli.render.wait_notices import NOTICE_AFTER_S, notices, report_missing_agents, report_outages
+from pointsman.cli.render.wait_notices import NOTICE_AFTER_S, notices, report_outages, report_waits
 from pointsman.cli.support.session import Execution, Session, broker_command
 from pointsman.cli.support.teams import is_admitted
 from pointsman.client.client import QUEUED_STATUS, Client, Workflow
@@ -162,8 +162,8 @@ async def _submit_later(
 
 
 async def _wait_for_outcome(client: Client, workflow: Workflow, *, watch: bool, json: bool) -> Outcome:
-    silence, agents = _explain_silence(client, workflow), report_missing_agents(client, workflow)
-    async with notices(silence, agents, report_outages(client.bus)):
+    silence, waits = _explain_silence(client, workflow), report_waits(client, workflow, questions=not watch)
+    async with notices(silence, waits, report_outages(client.bus)):
         if watch:
             return await follow(workflow, json=json)
         terminal = console(stderr=True)

@@ -22,7 +22,7 @@ from pointsman.cli.render.output import (
     print_list,
     print_table,
 )
-from pointsman.cli.render.wait_notices import notices, report_missing_agents, report_outages
+from pointsman.cli.render.wait_notices import notices, report_outages, report_waits
 from pointsman.cli.support.ids import resolve_workflow_id
 from pointsman.cli.support.session import Execution, Session, broker_command
 from pointsman.cli.support.teams import is_admitted
@@ -55,7 +55,7 @@ async def watch(session: Session, workflow: WorkflowId, json: Json = False) -> C
         found = await client.workflow(id)
         if not await is_admitted(client, found):
             print_error(f"waiting for admission by team {found.team}: {_QUEUED_REASON}")
-        async with notices(report_missing_agents(client, found), report_outages(client.bus)):
+        async with notices(report_waits(client, found, questions=False), report_outages(client.bus)):
             outcome = await follow(found, json=json)
         if not json:
             await print_outcome(client, outcome, id)

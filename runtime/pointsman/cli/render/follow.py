@@ -27,7 +27,15 @@ from pointsman_schemas.log import (
 )
 from pointsman_schemas.plan import PlannedTask
 
-__all__ = ["EVENT_TEXT_COLUMN", "EventLine", "EventPrinter", "follow", "print_outcome", "print_streamed_text"]
+__all__ = [
+    "EVENT_TEXT_COLUMN",
+    "EventLine",
+    "EventPrinter",
+    "describe_question",
+    "follow",
+    "print_outcome",
+    "print_streamed_text",
+]
 
 _NAME_WIDTH = 16  # columns for the name of an agent or a team: `customer-service` fits
 EVENT_TEXT_COLUMN = 13 + _NAME_WIDTH  # the column after the time, the mark and the name
@@ -95,10 +103,7 @@ class EventPrinter:
                 self._start = event.at
                 text = f"{event.workflow_id}  {request_text(event.input)}"
             case QuestionAsked():
-                if event.about == "information":
-                    text = f"asks: {text} Answer with `pointsman answer {event.question} ANSWER`"
-                else:
-                    text = f"waits for approval of {text}: `pointsman approve {event.question}` or `reject`"
+                text = describe_question(event, text)
         colour = _TONE_STYLES[line.tone]
         style = f"bold {colour}".strip() if line.mark in _PROMINENT_MARKS else colour or "dim"
         yield self._line(line.at, line.mark, line.actor, text, style, whole=line.mark in _UNCUT_MARKS)
@@ -122,6 +127,21 @@ class EventPrinter:
         if (end := text.find("\n", 0, width + 1) + 1) > 0:
             return end
         return (text.rfind(" ", 0, width + 1) + 1 or width) if len(text) > width else 0
+
+
+def describe_question(event: QuestionAsked, detail: str) -> str:
+    """Return the text of a question with the command that answers it.
+
+    Args:
+        event: The question.
+        detail: The question or the subject of the approval, as the timeline renders it.
+
+    Returns:
+        The text, which follows the name of the agent or the team.
+    """
+    if event.about == "information":
+        return f"asks: {detail} Answer with `pointsman answer {event.question} ANSWER`"
+    return f"waits for approval of {detail}: `pointsman approve {event.question}` or `reject`"
 
 
 def _text_line(agent: str, text: str) -> EventLine:

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
 from typing import Any
 
+from pointsman.cli.render.follow import describe_question
 from pointsman.cli.render.output import print_error
 from pointsman.client.client import Client, Workflow
+from pointsman.core.views.timeline import Timeline
 from pointsman.core.views.trace import build_trace
 from pointsman.core.views.trace_status import at_time, tasks_without_agent
 from pointsman.errors import BusUnavailableError, NotFoundError, PermissionDeniedError
 from pointsman.ports.bus import Bus
+from pointsman_schemas.log import Entry, QuestionAnswered, QuestionAsked
 
-__all__ = ["NOTICE_AFTER_S", "notices", "report_missing_agents", "report_outages"]
+__all__ = ["NOTICE_AFTER_S", "notices", "report_outages", "report_waits"]
 
 NOTICE_AFTER_S = 3.0  # seconds without progress before a notice is printed; admission takes milliseconds
 _BROKER_CHECK_INTERVAL_S = 0.5  # seconds between two checks of the connection; a shorter outage is not reported
@@ -49,14 +52,15 @@ async def report_outages(bus: Bus) -> None:
         await asyncio.sleep(_BROKER_CHECK_INTERVAL_S)
 
 
-async def report_missing_agents(client: Client, workflow: Workflow) -> None:
-    """Print a line for each task that waits for an agent that is not live.
+async def report_waits(client: Client, workflow: Workflow, *, questions: bool) -> None:
+    """Print a line for each task that waits for an agent that is not live, and for each question without an answer.
 
     The pauses between two checks grow, because a check reads the whole log.
 
     Args:
         client: The client.
         workflow: The workflow.
+        questions: False if the command prints the questions with the other events of the workflow.
     """
     reported: set[str] = set()
     pause = NOTICE_AFTER_S
@@ -67,7 +71,8 @@ async def report_missing_agents(client: Client, workflow: Workflow) -> None:
         with suppress(BusUnavailableError, NotFoundError):
             try:
                 with client.bus.optional_requests(""):
-                    root = build_trace(await client.entries(workflow.id))
+                    entries = await client.entries(workflow.id)
+                    root = build_trace(entries)
                     alive = await client.operations.live_names()
             except PermissionDeniedError:  # a caller need not be allowed to read logs and cards
                 return
@@ -75,3 +80,19 @@ async def report_missing_agents(client: Client, workflow: Workflow) -> None:
                 if task.detail not in reported:
                     print_error(f"{task.task_id} is {task.detail}; start one with `pointsman worker module:name`")
                 reported.add(task.detail)
+            for question, text in _open_questions(entries) if questions else ():
+                if question not in reported:
+                    print_error(f"{workflow.id} waits: {text}")
+                reported.add(question)
+
+
+def _open_questions(entries: Iterable[Entry]) -> Iterator[tuple[str, str]]:
+    """Yield the id and the text of each question that has no answer."""
+    lines, found = Timeline(), dict[str, str]()
+    for entry in entries:
+        line = lines.render(entry)
+        if isinstance(entry, QuestionAsked):
+            found[entry.question] = f"{line.actor} {describe_question(entry, line.detail)}"
+        elif isinstance(entry, QuestionAnswered):
+            found.pop(entry.question, None)
+    yield from found.items()

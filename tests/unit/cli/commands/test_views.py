@@ -311,7 +311,8 @@ async def test_waiting_caller_is_told_once_which_agent_is_missing(
 
     monkeypatch.setattr(client.operations, "live_names", looked)
 
-    telling = asyncio.create_task(waiting.report_missing_agents(client, factory.workflow_of(client, WORKFLOW, "shop")))
+    workflow = factory.workflow_of(client, WORKFLOW, "shop")
+    telling = asyncio.create_task(waiting.report_waits(client, workflow, questions=True))
     await until(lambda: len(looks) > 2)
     telling.cancel()
 
