@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -404,3 +404,15 @@ async def test_doctor_names_the_refused_subject(tmp_path: Path) -> None:
     assert ran.returncode == 1
     assert "BAD  permissions   127.0.0.1:" in ran.stdout
     assert 'Permissions Violation for Publish to "$JS.API.STREAM.INFO.' in ran.stdout
+
+
+async def test_the_late_refusal_of_an_abandoned_optional_request_is_no_error(tmp_path: Path) -> None:
+    async with denying(tmp_path, publish="own.log.>") as (bus, _):
+        with capture_logs() as lines:
+            with suppress(TimeoutError), bus.optional_requests(""):
+                publishing = asyncio.create_task(bus.publish("own.log.team.w", b"", {}))
+                raise TimeoutError
+            with pytest.raises(PermissionDeniedError):
+                await publishing
+
+    assert lines == []

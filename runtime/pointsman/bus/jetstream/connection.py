@@ -32,6 +32,7 @@ _OPTIONAL_HINT = (
     "the process uses the streams and consumers that exist; POINTSMAN_PROVISION=false saves the request that is refused"
 )
 _MAX_REPORTED = 100  # refused subjects to log, each of them once
+_LATE_REFUSAL_S = 5.0  # seconds by which the refusal of an abandoned request has arrived
 _CLOSE_TIMEOUT_S = 0.25  # seconds: a socket that is silent must not keep a process from its exit
 _PING_INTERVAL_S = 2.0  # seconds; after three pings without an answer (4 to 6 s), a half-open connection is closed
 
@@ -216,8 +217,10 @@ class NatsConnection:
         self._optional.update(prefixes)
         try:
             yield
-        finally:
-            self._optional.subtract(prefixes)
+        except BaseException:  # a request may be abandoned, and its refusal may arrive later
+            asyncio.get_running_loop().call_later(_LATE_REFUSAL_S, self._optional.subtract, prefixes)
+            raise
+        self._optional.subtract(prefixes)
 
     def _is_optional(self, refusal: Refusal) -> bool:
         return any(count > 0 and refusal.subject.startswith(prefix) for prefix, count in self._optional.items())
