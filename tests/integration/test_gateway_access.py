@@ -108,7 +108,8 @@ async def test_the_broker_stores_no_key(crew: RunningTeam, keys: KeyStore) -> No
 
     (stored,) = (await bucket.entries()).values()
 
-    secret = made.text.rpartition("_")[2]
+    secret = made.text.partition(f"{made.key.id}_")[2]
+    assert len(secret) > 30
     assert secret.encode() not in (stored.value or b"")
     assert made.key.digest.encode() in (stored.value or b"")
 
