@@ -76,7 +76,7 @@ async def main() -> None:
             f"commits that a handoff could carry, {median(alone[each] for each in durations):g} others; "
             f"waits {median(sum(waits[each]) for each in durations):.2f} ms "
             f"({median(sum(waits[each]) / ms for each, ms in durations.items()):.1%}); "
-            f"with the preparation that goes on meanwhile {median(sum(wholes[each]) for each in durations):.2f} ms "
+            f"with the preparation that continues meanwhile {median(sum(wholes[each]) for each in durations):.2f} ms "
             f"({median(sum(wholes[each]) / ms for each, ms in durations.items()):.1%})"
         )
 

@@ -52,7 +52,7 @@ async def _killed_and_started(home: Path, environment: dict[str, str], *, togeth
         commits = [stored.at.timestamp() - at async for stored in system.bus.read("log", log)]
     first = min(seconds for seconds in commits if seconds > 0)
     print(
-        f"ack_wait {environment['POINTSMAN_ACK_WAIT']:>2} s, {'three' if together else 'six'} processes: goes on after "
+        f"ack_wait {environment['POINTSMAN_ACK_WAIT']:>2} s, {'three' if together else 'six'} processes: resumes after "
         f"{first:.2f} s, done after {seconds:.2f} s; {dict(sent)}",
         flush=True,
     )

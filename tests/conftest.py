@@ -19,7 +19,7 @@ from pointsman.util import scrubber
 
 __all__ = ["broker", "bus", "logging_as_it_was", "namespace", "no_secrets_in_use", "own_broker", "settings"]
 
-# A busy machine is no reason to fail: how long something may take is asserted where it matters.
+# A busy machine is not a reason to fail: how long something may take is asserted where it matters.
 hypothesis_settings.register_profile("pointsman", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 hypothesis_settings.load_profile("pointsman")
 

@@ -1,7 +1,7 @@
 """Customer service behind a router.
 
 A request for one specialist goes directly to that specialist. A request for several specialists is planned, and their
-results become one answer. The specialists are those of the customer-service team and one for policies.
+results become one answer. The specialists are the agents of the customer-service team and one agent for policies.
 """
 
 from __future__ import annotations

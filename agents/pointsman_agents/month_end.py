@@ -1,4 +1,4 @@
-"""Month end: a fixed plan reads invoices and payments side by side, matches them, and writes the reminders."""
+"""Month end: a fixed plan reads invoices and payments at the same time, matches them, and writes the reminders."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ async def matcher(asked: MonthRequest, context: Context) -> Open:
     unpaid: dict[str, int] = dict(_output(context, "invoices"))
     for name, cents in _output(context, "payments"):
         if name not in unpaid:
-            raise RefusedError(f"there is a payment for {name}, which is no invoice of {_month_of(asked)}")
+            raise RefusedError(f"there is a payment for {name}, which is not an invoice of {_month_of(asked)}")
         unpaid[name] -= cents
     unpaid = {name: cents for name, cents in unpaid.items() if cents}
     return Open(summary=f"{len(unpaid)} invoices of {_month_of(asked)} are not paid in full.", unpaid=unpaid)

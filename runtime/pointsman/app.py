@@ -44,7 +44,7 @@ __all__ = [
 T = TypeVar("T")
 
 _GC_THRESHOLD = 10_000
-"""New containers until the garbage collector runs: those of about ten workflows, a few MB at most."""
+"""New containers until the garbage collector runs: about ten workflows create this number, a few MB at most."""
 
 
 async def supervise(target: str, settings: Settings) -> int:

@@ -1,4 +1,4 @@
-"""The real clock: UTC for what crosses processes, the monotonic one for durations."""
+"""The real clock: UTC for times that other processes read, the monotonic clock for durations."""
 
 from __future__ import annotations
 

@@ -273,7 +273,7 @@ def describe_error(error: BaseException) -> str:
         error: The exception.
 
     Returns:
-        The message, after the type's name where the type is not one of Pointsman's.
+        The message. The name of a type that Pointsman does not define comes before the message.
     """
     text = error_text(error)
     if not isinstance(error, PointsmanError):

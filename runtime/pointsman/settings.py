@@ -354,7 +354,7 @@ class Settings(Options):
 
 
 def misspelled_variables(environment: Mapping[str, str] | None = None) -> Mapping[str, str]:
-    """Return the variables with our prefix that are no setting but resemble one.
+    """Return the variables with our prefix that are not settings, but resemble a setting.
 
     Variables that resemble no setting are left out: agents have variables of their own, and Kubernetes sets some for
     each service, so also for a service with the name `pointsman`.

@@ -132,7 +132,7 @@ def parse_path(text: str) -> Path:
         The names and indexes of the path.
 
     Raises:
-        ValueError: The text is no path.
+        ValueError: The text is not a path.
     """
     if len(text) > MAX_EXPRESSION_CHARS or not _PATH.fullmatch(text) or text in _WORDS:
         shown = text if len(text) <= _MAX_SHOWN_CHARS else text[:_MAX_SHOWN_CHARS] + "..."
@@ -151,7 +151,7 @@ def parse_condition(text: str) -> Condition:
         The parsed condition.
 
     Raises:
-        ValueError: The text is no condition. The message names the place.
+        ValueError: The text is not a condition. The message names the place.
     """
     if len(text) > MAX_EXPRESSION_CHARS:
         raise ValueError(f"a condition has {len(text)} characters; at most {MAX_EXPRESSION_CHARS} are allowed")

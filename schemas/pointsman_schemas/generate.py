@@ -73,7 +73,7 @@ def files() -> dict[str, str]:
 
 
 def _payloads() -> dict[str, str]:
-    """Return the files of the models that are no message of their own, by the names of the models."""
+    """Return the file of each model that is not an event, by the name of the model."""
     return {model.__name__: f"./{name}.schema.json" for name, model in MODELS.items() if not issubclass(model, Event)}
 
 

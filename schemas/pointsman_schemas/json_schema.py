@@ -1,6 +1,6 @@
 """Check that a value is a JSON Schema, so that planners, tools and people can use the schemas of agents' cards.
 
-The rules are those of the meta-schema of draft 2020-12. Loading a validator of JSON Schema would take 0.1 s of CPU time
+The rules come from the meta-schema of draft 2020-12. Loading a validator of JSON Schema would take 0.1 s of CPU time
 in every process that reads cards.
 """
 

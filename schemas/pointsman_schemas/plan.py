@@ -70,7 +70,7 @@ class PlannedTask(Frozen):
         default="",
         exclude_if=not_,
         description="A condition on the request and on the results of dependencies, such as `match.unpaid > 0`. If it "
-        "is false when the dependencies are settled, the task is skipped, which is no gap.",
+        "is false when the dependencies are settled, the task is skipped, which is not a gap.",
     )
     for_each: ForEach | None = Field(
         default=None,

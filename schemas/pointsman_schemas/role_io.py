@@ -146,7 +146,7 @@ class ConflictRuling(Frozen):
 class ReviewInput(Frozen):
     """The input of a judge that reviews a stage, and answers with a `Review`.
 
-    The results are the `context` of the handoff: those of the stages before, then the result of `task_id`.
+    The results are the `context` of the handoff: the results of earlier stages, then the result of `task_id`.
     """
 
     request: RequestInput = Field(description="The request.")

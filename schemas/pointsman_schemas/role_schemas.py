@@ -187,7 +187,7 @@ def ruling_schema(given: JudgeInput) -> dict[str, JsonValue]:
 
 
 def review_schema(given: ReviewInput) -> dict[str, JsonValue]:
-    """Return the schema of a review. At the last attempt of a stage, `again` is no verdict.
+    """Return the schema of a review. At the last attempt of a stage, `again` is not a verdict.
 
     Args:
         given: The input of the reviewer.
@@ -281,7 +281,7 @@ def _renamed(schema: JsonValue, prefix: str) -> JsonValue:
 def _free_input(given: PlannerInput) -> _Schema:
     """Return the schema of an input for an agent without a schema of its own here.
 
-    The names are those of the planner's input: of the request, its metadata and the agents' schemas. A small model that
+    The names come from the planner's input: from the request, its metadata and the agents' schemas. A small model that
     may choose names writes one after another without an end.
     """
     declared = [agent.input_schema.get("properties") for agent in given.agents]
@@ -375,6 +375,6 @@ def _any_of(schemas: list[_Schema]) -> _Schema | None:
 
 
 def _enum(values: Sequence[str]) -> _Schema | None:
-    """Return the enum of texts, or None if providers refuse one of this size."""
+    """Return the enum of texts, or None if providers refuse an enum of this size."""
     names = list(dict.fromkeys(values))
     return {"type": "string", "enum": [*names]} if 0 < len(names) <= _MAX_ENUM else None

@@ -203,7 +203,7 @@ class SchedulePaused(Part):
 
 
 class ScheduleResumed(Part):
-    """The schedule goes on. The times of the pause were not missed."""
+    """The schedule continues. The times of the pause were not missed."""
 
     kind: Literal["schedule_resumed"] = Field(default="schedule_resumed", description="The kind of entry.")
     at: AwareDatetime = Field(description="Time of the entry.")
@@ -212,7 +212,7 @@ class ScheduleResumed(Part):
 
 
 class ScheduleDeleted(Part):
-    """The schedule was deleted. Its runs that have started go on."""
+    """The schedule was deleted. Its started runs continue."""
 
     kind: Literal["schedule_deleted"] = Field(default="schedule_deleted", description="The kind of entry.")
     at: AwareDatetime = Field(description="Time of the entry.")

@@ -96,7 +96,7 @@ class Router(_SynthesizedStrategy):
     escalate: PlanAndExecute | None = Field(
         default=None,
         description="Plan requests for several agents. Only its planner and instructions are used: synthesizer and "
-        "fallback are those of the router.",
+        "fallback come from the router.",
     )
 
     @model_validator(mode="after")
@@ -272,7 +272,7 @@ class FixedInput(Frozen):
     inputs: dict[TaskId, JsonValue] = Field(
         default={},
         description="The inputs of tasks, by task id. An input replaces the input that the plan has for the task; if "
-        "both are objects, their fields are merged, and those of the request count. An id that is not a task of the "
+        "both are objects, their fields are merged, and the request's values win. An id that is not a task of the "
         "plan refuses the request.",
     )
 

@@ -288,7 +288,7 @@ def _dump_model(model: Any, path: str) -> Any:
 
 def _dump_other(value: object, path: str) -> Any:
     """Return what pydantic writes for a value of another type, such as a `Decimal` or a `Path`."""
-    if not isinstance(value, Iterator | bytes | bytearray):  # an iterator would be consumed, and bytes may be no text
+    if not isinstance(value, Iterator | bytes | bytearray):  # an iterator would be consumed; some bytes are not text
         try:
             written = to_jsonable_python(value, serialize_unknown=False)
         except Exception:

@@ -102,8 +102,8 @@ class Limits(Frozen):
 class DailyLimits(Frozen):
     """Limits on the usage of the workflows that end within one day (UTC). A limit of None is unlimited.
 
-    A supervisor refuses a request once a limit is reached. Workflows that run then go on, so the usage of a day may
-    exceed the limit by their usage. `Limits` bounds one workflow.
+    A supervisor refuses requests once a limit is reached. Running workflows continue, so the usage of a day may exceed
+    the limit by their usage. `Limits` bounds one workflow.
     """
 
     calls: Annotated[int, Field(strict=True, ge=0)] | None = Field(default=None, description="Model calls.")

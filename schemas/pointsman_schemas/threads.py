@@ -36,7 +36,7 @@ TurnStatus: TypeAlias = Literal["queued", "running", "ended"]
 
 
 class ThreadPolicy(Frozen):
-    """The threads of a team: the history that agents receive, and what happens to a turn while another turn runs."""
+    """The threads of a team: the history for agents, and the rule for a turn that arrives while another turn runs."""
 
     busy: Literal["queue", "reject", "interrupt", "parallel"] = Field(
         default="queue",

@@ -103,7 +103,7 @@ async def test_refusal_ends_its_task_after_one_call(settings: Settings) -> None:
             case "plan" | "work":  # the agent's own words are meant for who asked
                 assert outcome.answer.startswith("Could not help, because ")
                 assert REFUSALS[kind][3].rstrip(".") in outcome.answer
-            case _:  # what there is can be read beside the refusal
+            case _:  # the answer can be read beside the refusal
                 assert outcome.answer == {"words": "done"}
 
 

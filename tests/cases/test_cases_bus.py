@@ -376,7 +376,7 @@ async def test_processes_leave_in_time_though_the_broker_is_away(tmp_path: Path)
             took = loop.time() - asked
 
     assert codes == [0, 0]
-    assert took < settings.shutdown_grace + 3.0  # 2 s for what waits, the rest for a busy machine
+    assert took < settings.shutdown_grace + 3.0  # 2 s for the waiting work, the rest for a busy machine
 
 
 def test_connection_closed_by_the_library_is_reported_as_lost() -> None:

@@ -117,8 +117,8 @@ async def test_successor_of_a_killed_worker_gets_a_paired_history(settings: Sett
     assert all(len(of_a_step) == 1 for of_a_step in keys.values())  # run again under the key of the first time
     assert len({key for of_a_step in keys.values() for key in of_a_step}) == len(keys) == 8
     ended = Counter((line["task"], line["n"]) for line in noted("end"))
-    assert set(ended.values()) == {1}  # what was finished is not run again
-    assert ("once", 1) not in ended  # nor what may have been
+    assert set(ended.values()) == {1}  # finished calls are not run again
+    assert ("once", 1) not in ended  # a call that may have finished is not run again
     rounds = sum(len(each) + 1 for name, each in plans.items() if name != "once") + 1
     assert len(provider.calls) == rounds  # and nothing is asked for twice
     assert {line["pid"] for line in noted("start")} > {first.pid}

@@ -248,7 +248,7 @@ async def test_provider_refusal_is_one_call_and_an_outage_a_bounded_number(setti
 
     for (name, status), (outcome, calls) in endings.items():
         said = outcome.model_dump_json()
-        written = name == "llm-synthesizer" and status in passing  # what there is stands in for an answer that may come
+        written = name == "llm-synthesizer" and status in passing  # the results replace an answer that may come
         assert outcome.status == ("partial" if written else "failed"), (name, status)
         assert f"answered {status}" in said, (name, status)
         assert "0123456789" not in said
@@ -382,7 +382,7 @@ async def test_no_process_is_held_up_by_its_collector(settings: Settings, tmp_pa
     print(manner, *said)  # noqa: T201 - docs/faults.md has it from here
     assert Counter(statuses) == {"completed": SIZE.unexported}
     assert max(grown) < 4_000_000
-    assert max(took) < 5.0  # of which 4 are allowed for sending what is left
+    assert max(took) < 5.0  # of which 4 are allowed for sending the rest
     assert manner == "is slow" or min(lost) >= SIZE.unexported  # the slow one may take all there is
     assert max(loud) < 20
 

@@ -1,4 +1,4 @@
-"""`python -m chaos.durability`: what an acknowledged publish costs, by how often the broker syncs and how many copies.
+"""`python -m chaos.durability`: measure the cost of acknowledged publishes, by sync interval and copies.
 
 The systems take turns in every round, so that they meet the same machine: compare the ratios.
 """

@@ -27,7 +27,7 @@ def files(bus: Bus, place: BrokerNamespace) -> FileStore:
 
 async def stored(files: FileStore, content: bytes = CONTENT, name: str = "table.bin", owner: str = "wf_1") -> File:
     writer = files.create(name, "application/octet-stream", owner)
-    for start in range(0, len(content), 70_000):  # pieces that are no chunks
+    for start in range(0, len(content), 70_000):  # pieces that are not chunks
         await writer.write(content[start : start + 70_000])
     return await writer.finish()
 

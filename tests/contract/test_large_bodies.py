@@ -15,7 +15,7 @@ from pointsman.ports.bus import Bus, StoredMessage
 from pointsman_schemas.envelope import decode
 
 LARGE = b"".join(b"%08d" % number for number in range(150_000))
-"""1.2 MB, above what one message may have, and no two chunks of it the same."""
+"""1.2 MB, above the limit of one message, and all chunks differ."""
 
 
 async def artifacts(place: BrokerNamespace, bus: Bus, part: str = "M") -> list[StoredMessage]:

@@ -24,7 +24,7 @@ CREW: list[Agent] = [planner, synthesizer, worker]
 
 
 async def bound(bus: JetStreamBus, stream: str, **limits: Any) -> dict[str, Any]:
-    """Give a stream other limits; what it holds."""
+    """Change the limits of a stream."""
     info = await bus.api(f"STREAM.INFO.{stream}")
     answer = await bus.api(f"STREAM.UPDATE.{stream}", {**info["config"], **limits})
     assert "error" not in answer, answer

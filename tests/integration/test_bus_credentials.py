@@ -139,7 +139,7 @@ async def test_renewed_credentials_are_read_at_the_next_connection(tmp_path: Pat
     async with configured_server(tmp_path, ACCOUNTS.config) as port:
         settings = Settings(url=f"nats://127.0.0.1:{port}", credentials=str(path), request_timeout=5.0)
         bus = await connect(settings, name="test", wait=TIMEOUT_S)
-        path.write_text("being written")  # what is there for a moment does no harm
+        path.write_text("being written")  # a short-lived user does no harm
         with capture_logs() as lines:
             await until(lambda: any(line["event"] == "connection_rejected" for line in lines))
             assert any(line["event"] == "credentials_not_read" for line in lines)

@@ -140,7 +140,7 @@ async def test_every_stream_is_made_with_the_maximum_size(tmp_path: Path) -> Non
         assert await bus.publish("own.log.team.w", b"x" * 2_000_000, {}) == 1
         assert await bus.capacity_problem("work") == ""
         assert await bus.capacity_problem("log") == ""
-        await bus.set_up()  # what exists fits
+        await bus.set_up()  # the existing streams fit
         await bus.close()
 
         other = await connect(settings(port, "bounded"), name="test", wait=TIMEOUT_S)

@@ -123,7 +123,7 @@ async def test_expired_oidc_token_ends_its_connection(tmp_path: Path, issuer: Is
         ({"sub": "a.>"}, "the claim sub is 'a.>'"),
         ({"sub": "shop"}, "the token names the user 'shop', which is that of an API key"),
         ({"sub": "boss"}, "the token names the user 'boss', which is that of an API key or of the configuration"),
-        ({"iss": "http://127.0.0.1:9"}, "no API key of the policy, and no OIDC token of its issuers"),
+        ({"iss": "http://127.0.0.1:9"}, "neither an API key of the policy nor an OIDC token of its issuers"),
         ({"key": "another"}, "Signature verification failed"),
     ],
 )

@@ -1,4 +1,4 @@
-"""The command line against a running system: what it prints is what happened."""
+"""The command line prints the true state of a running system."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ async def test_failed_workflow_is_resumed_and_watched_to_its_second_end(shell: S
 
     assert (resumed.code, resumed.out.splitlines()[0]) == (
         0,
-        f"Workflow {workflow} goes on in round 2; done again: t1.",
+        f"Workflow {workflow} continues in round 2; done again: t1.",
     )
     assert [line["log"]["outcome"]["round"] for line in watched.lines if "outcome" in line.get("log", {})] == [1, 2]
     assert (again.code, "ended as completed" in again.err) == (1, True)

@@ -1,4 +1,4 @@
-"""The configuration that docker-compose.yml mounts makes a cluster that keeps what it acknowledged."""
+"""The configuration that docker-compose.yml mounts makes a cluster that keeps acknowledged messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docker-compose.yml is valid, pinned, kept to loopback, and mounts what the repository has."""
+"""docker-compose.yml is valid, pins its images, listens on loopback only, and mounts existing files."""
 
 from __future__ import annotations
 

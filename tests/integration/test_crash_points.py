@@ -23,7 +23,7 @@ pytestmark = pytest.mark.timeout(180)
 REQUEST: dict[str, Any] = {
     "tasks": [*steps("a", "b", "c")["tasks"], *steps("d", "e", serial=True)["tasks"]],
 }
-"""Three tasks side by side, and two that follow one another."""
+"""Three tasks at the same time, and two that follow one another."""
 
 PASSAGES = {"supervisor.committed": 3, "supervisor.sent": 6, "supervisor.emitted": 2, "worker.ran": 4}
 """The number of the last passage of each point; 1 unless it is listed. A plan's handoffs are the third to the sixth

@@ -1,4 +1,4 @@
-"""The dashboard in a real Chromium, over a real broker: what a person does there, and no complaint of the browser."""
+"""The dashboard in a real Chromium, over a real broker: actions of a person, without an error of the browser."""
 
 from __future__ import annotations
 

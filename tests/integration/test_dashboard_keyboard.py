@@ -122,7 +122,7 @@ async def test_tab_passes_the_newer_pages_in_the_order_of_their_content(browser:
         "/batches": ["Team", "File", "Columns", "At a time", "Start"],
         "/schedules": [
             "New schedule", "Name", "Team", "Request", "Attach files", "Times", "Time zone", "Or once at",
-            "While a run goes on", "Missed times", "Create", "Search name, team, caller, request", "Run now report",
+            "While a run is active", "Missed times", "Create", "Search name, team, caller, request", "Run now report",
             "Pause report", "Delete report",
         ],
         "/webhooks": [

@@ -1,4 +1,4 @@
-"""A dead-letter stream that is full, or gone, loses no event: what has no letter is not acknowledged."""
+"""A full or deleted dead-letter stream loses no event: an event without a dead letter is not acknowledged."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def bound(bus: JetStreamBus, **limits: Any) -> None:
-    """Give the dead-letter stream, which refuses what is beyond them, other limits."""
+    """Set the limits of the dead-letter stream, which refuses messages beyond its limits."""
     name = Client(bus, namespace=bus._subjects.namespace).subjects.dead_letter_stream
     config = (await bus.api(f"STREAM.INFO.{name}"))["config"]
     answer = await bus.api(f"STREAM.UPDATE.{name}", {**config, "discard": "new", **limits})

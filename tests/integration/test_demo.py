@@ -58,7 +58,9 @@ async def test_three_agents_answer_the_sample_request_side_by_side_in_one_trace(
     assert {(task["agent"], task["status"]) for task in work} == {
         ("billing", "succeeded"), ("technical", "succeeded"), ("account", "succeeded"),
     }  # fmt: skip
-    assert max(node["started_at"] for node in tasks) < min(node["ended_at"] for node in tasks), "they ran side by side"
+    assert max(node["started_at"] for node in tasks) < min(node["ended_at"] for node in tasks), (
+        "they ran at the same time"
+    )
     assert all(any(call["kind"] == "tool" for call in node["children"][0]["children"]) for node in tasks)
     assert trace["trace_id"] == outcome["trace_id"]
 

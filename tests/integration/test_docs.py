@@ -1,8 +1,8 @@
 """Every code block of the README and of the pages about questions, schedules and threads runs, against one system.
 
 A Python block is saved under the name in its first line and run, unless something else runs it. A shell block is run
-line by line; a line that ends in `&` goes on in the background, and what must be there first the block waits for
-itself. Blocks that build an environment are checked and not run: `make` targets must exist, and `pip` must install an
+line by line; a line that ends in `&` continues in the background, and the block itself waits for anything that it
+needs. Blocks that build an environment are checked and not run: `make` targets must exist, and `pip` must install an
 extra of this project. The plain `pointsman demo` is not run either; `test_demo` runs it.
 """
 
@@ -49,7 +49,7 @@ async def settings(tmp_path: Path) -> AsyncIterator[Settings]:
 
 @pytest.fixture
 async def client(settings: Settings, tmp_path: Path) -> AsyncIterator[Client]:
-    """Yield a client of a system like that of `pointsman up`, with the agents in one process."""
+    """Yield a client of a system as `pointsman up` starts it, with the agents in one process."""
     workers = [f"pointsman_agents.{role}" for role in ("planner", "synthesizer")]
     workers += [f"pointsman_agents.customer_service.{name}" for name in ("billing", "technical", "account")]
     commands = ("supervisor pointsman_agents.customer_service", f"worker {' '.join(workers)}")

@@ -63,7 +63,7 @@ def text_of(events: Sequence[pb.StreamResponse], before: str = "") -> str:
 
 
 async def test_a_client_that_subscribes_again_sees_each_event_once(settings: Settings, tmp_path: Path) -> None:
-    """The gateway is killed while the synthesizer writes. Another gateway goes on with the next character, also for a
+    """The gateway is killed while the synthesizer writes. Another gateway continues with the next character, also for a
     client of the version 0.3, which begins to listen late and gets the whole text."""
     words, killed = [f"word{number} " for number in range(30)], asyncio.Event()
 

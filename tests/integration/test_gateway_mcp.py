@@ -129,7 +129,7 @@ async def test_text_is_reported_while_an_agent_writes_it(address: str, mode: Any
     async def report(progress: float, total: float | None, message: str | None) -> None:
         seen.append((progress, message or ""))
         if (message or "").startswith("writer: The sky"):
-            go.touch()  # the agent goes on after this report
+            go.touch()  # the agent continues after this report
 
     async with mcp_client(address, mode=mode) as client:
         answer = await client.call_tool("write", {"after": str(go)}, progress_callback=report)

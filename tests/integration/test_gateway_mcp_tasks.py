@@ -1,4 +1,4 @@
-"""The Tasks extension of MCP: what the nine scenarios of the official suite check, and other clients of MCP.
+"""The Tasks extension of MCP: the checks of the nine scenarios of the official suite, and other clients of MCP.
 
 The suite itself runs with `make conformance`, because it is an npm package.
 """
@@ -192,7 +192,7 @@ async def test_the_client_of_fastmcp_calls_tools_answers_questions_and_reads_res
     async def report(progress: float, total: float | None, message: str | None) -> None:
         reports.append(message or "")
         if (message or "").startswith("writer: The sky"):
-            go.touch()  # the agent goes on after this report
+            go.touch()  # the agent continues after this report
 
     async def confirm(message: str, response_type: Any, params: Any, context: Any) -> Any:
         return ElicitResult(action="accept", content=response_type(confirm=True))

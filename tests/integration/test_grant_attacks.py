@@ -125,7 +125,7 @@ async def world(folder: Path, *, jwt: bool) -> AsyncIterator[World]:
 
 
 async def store_every_kind(names: Names, connections: dict[str, NatsConnection]) -> None:
-    """Publish one message on each subject, as a user that may, and one with an empty body, as that of a large body."""
+    """Publish a message on each subject, as an allowed user. Outcomes and events have the empty body of a claim."""
     stored = 0
     may_publish = {user: matcher(permissions(grant, NS).publish) for user, grant in USERS.items() if user != "ops"}
     for subject in message_subjects(names):
@@ -226,7 +226,7 @@ async def test_the_same_answers_delete_a_stream_if_there_is_one_account(tmp_path
 
 
 async def test_own_consumers_deliver_to_no_subject_of_others(place: World) -> None:
-    """Create consumers whose deliver subject is one of others: the broker does not check this subject."""
+    """Create consumers with a deliver subject of other users: the broker does not check this subject."""
     stream = f"{NS.upper()}_RESULTS"
     before = await place.state()
     wanted = [each for each in targets(place.names) if each.startswith("$JS.API.STREAM.")]
@@ -284,7 +284,7 @@ def own_requests(rights: Permissions) -> list[tuple[str, bytes]]:
 
 
 async def settle(place: World) -> None:
-    """Return when the broker has carried out what it was sent: its API answers requests in their order."""
+    """Return when the broker has processed all earlier messages: its API answers requests in their order."""
     for stream in place.names.streams:
         await place.observer.api(f"STREAM.INFO.{stream}")
     await asyncio.sleep(0.2)

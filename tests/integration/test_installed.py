@@ -64,7 +64,7 @@ def test_a_team_runs_from_the_installed_wheel(wheel: Path, tmp_path: Path) -> No
     _run(uv.find_uv_bin(), "pip", "install", "--offline", "--no-deps", "--python", python, wheel, cwd=tmp_path)
     (packages,) = environment.glob("lib/python*/site-packages")
     others = [path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")]
-    (packages / "others.pth").write_text("\n".join(others))  # the folders alone: what is in development there is not
+    (packages / "others.pth").write_text("\n".join(others))  # only the folders, without development files
     (environment / "bin" / "nats-server").symlink_to(nats_server())
 
     _see_that_it_works(environment, tmp_path)

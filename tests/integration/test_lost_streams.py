@@ -125,7 +125,7 @@ async def test_handoff_with_the_sequence_of_a_lost_one_is_a_different_handoff(tm
             desk = SupervisorDouble(client.bus)
             lost = await desk.publish_handoff("worker", {"say": "lost", "after": str(released)}, task="t1")
             await until(lambda: _in_work(client.bus, 1))
-            await store.restart(back="POINTSMAN_WORK")  # a worker goes on with what the broker does not know any more
+            await store.restart(back="POINTSMAN_WORK")  # a worker continues with handoffs that the broker has lost
             new = await _handed_later(desk)
             result = await desk.result(new)
             released.touch()

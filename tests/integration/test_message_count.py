@@ -71,7 +71,7 @@ async def test_workflow_stores_a_fixed_number_of_messages(settings: Settings, bu
 
     expected = (
         dict(MESSAGES) if real else {**MESSAGES, "work": Counter(handoff=6)}
-    )  # a schedule in memory is no message
+    )  # a schedule in memory is not a message
     assert outcome.status == "completed"
     assert kinds == expected
     assert ends == {kind: counts.total() for kind, counts in expected.items()}

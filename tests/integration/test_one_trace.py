@@ -1,4 +1,4 @@
-"""Seven processes, one request, one trace: what an independent collector receives from all of them."""
+"""Seven processes send the spans of one request to an independent collector as one trace."""
 
 from __future__ import annotations
 

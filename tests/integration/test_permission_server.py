@@ -1,4 +1,4 @@
-"""The server with users of the tests refuses what is not allowed, and names each refusal."""
+"""The server with users of the tests refuses forbidden subjects, and names each refusal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An agent over a provider keeps to its allowance, tries again what may pass, and is seen as one call at a time."""
+"""An agent over a provider obeys the rate limit, repeats calls after transient errors, and makes one call at a time."""
 
 from __future__ import annotations
 

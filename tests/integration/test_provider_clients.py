@@ -1,4 +1,4 @@
-"""A key, a proxy or a CA file that cannot be used is named, nothing is sent or counted, and the chain goes on."""
+"""A key, a proxy or a CA file that cannot be used is named, nothing is sent or counted, and the chain continues."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ async def weather(city: str) -> str:
 async def test_a_worker_that_goes_on_sends_the_opaque_data_of_the_turn_before(case: Case) -> None:
     journal = MemoryJournal()
     async with FakeProvider(deque([Answer(body=case.sent), Answer("no", status=400), Answer("Rain.")])) as provider:
-        for _ in range(2):  # the first worker is refused after its tool has run, and the second goes on
+        for _ in range(2):  # the first worker is refused after its tool has run, and the second continues
             agent = agent_of(case, provider)
             context = new_context(journal=journal)
             try:

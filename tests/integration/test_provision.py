@@ -1,4 +1,4 @@
-"""`pointsman provision` creates what the processes of a system need, and they need no right to create it themselves."""
+"""`pointsman provision` creates streams and consumers, so the processes of a system need no right to create them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A circuit on a real broker: supervisors in processes of their own share what is open, and its one probe."""
+"""Supervisors in different processes share open circuits on a real broker, and each circuit's only probe."""
 
 from __future__ import annotations
 
@@ -61,13 +61,13 @@ async def entries(system: System, workflow: Workflow, kind: Any) -> list[Any]:
 
 async def test_two_supervisors_send_one_probe_to_a_failing_agent(settings: Settings, tmp_path: Path) -> None:
     settings = settings.model_copy(update={"circuit_failures": 2, "circuit_open": 3.0, "log_level": "debug"})
-    settings = settings.model_copy(update={"max_running": 2})  # what the first has no room for, the second takes
+    settings = settings.model_copy(update={"max_running": 2})  # the second takes the excess requests of the first
     (tmp_path / "ill").touch()
     async with System(tmp_path, settings) as system:
         target = system.write("routes.py", CREW)
         *supervisors, _ = await asyncio.gather(*(system.supervisor(target) for _ in range(2)), system.worker(target))
         submit, circuits = system.client.submit, system.client.operations.circuits
-        # Each supervisor counts for itself: of three failures one of the two has seen two.
+        # Each supervisor counts its own failures: of three failures, one of two supervisors has counted two.
         failing = [await submit("crew", "work") for _ in range(3)]
 
         async def opened() -> bool:
@@ -93,7 +93,7 @@ async def test_two_supervisors_send_one_probe_to_a_failing_agent(settings: Setti
         await wait_for(both_hold_some, "held task of each supervisor")
 
         since = (await circuits())["alpha"].since
-        waiting = [*failing, *held]  # one of the failing may have come too late to fail
+        waiting = [*failing, *held]  # one of the failing tasks may have arrived too late to fail
 
         async def one_is_sent_and_the_rest_have_looked_again() -> bool:
             sent = [entry.at for each in waiting for entry in await entries(system, each, TaskDispatched)]

@@ -31,7 +31,7 @@ pytestmark = pytest.mark.timeout(max(180, SIZE.patience))
 
 
 async def check(system: System, workflow: Workflow) -> None:
-    """Assert what must hold of every log: one terminal entry, the last; nothing dispatched or accepted twice."""
+    """Assert that a log has one terminal entry at its end, and that nothing is dispatched or accepted twice."""
     entries = await system.client.entries(workflow.id)
     assert [entry for entry in entries if isinstance(entry, WorkflowEnded)] == list(entries[-1:])
     assert _repeated((entry.task_id, entry.attempt) for entry in entries if isinstance(entry, TaskDispatched)) == []
@@ -68,7 +68,7 @@ async def test_a_supervisor_may_be_killed_at_every_kind_of_entry(settings: Setti
         "serial": ("completed", "a b c"),
         "failing": ("partial", "one two (t3 is missing) (t4 is missing)"),
     }
-    seen: set[tuple[str, str]] = set()  # what the supervisor has been killed at; up to `died_at` it was one death
+    seen: set[tuple[str, str]] = set()  # the fault points of the killed supervisor; up to `died_at` there was one death
     ended: set[str] = set()
     deaths = died_at = 0
     async with factory.team((), [planner, synthesizer, worker], on=settings), System(tmp_path, settings) as system:

@@ -1,5 +1,4 @@
-"""A namespace whose handoffs the broker need not sync: what it is, and what a broker that comes back without them does
-to workflows, which is nothing."""
+"""A namespace with unsynced handoffs: workflows survive a restart of a broker that has lost these handoffs."""
 
 from __future__ import annotations
 
@@ -34,7 +33,7 @@ async def test_the_broker_says_that_it_does_not_sync_them(settings: Settings) ->
         configs = {stream: (await bus.api(f"STREAM.INFO.{name}_{stream}"))["config"] for stream in ("WORK", "HANDOFFS")}
         number = await bus.publish(f"{settings.namespace}.handoff.a.crew.w.t.1", b"", {}, expect=0)
         there = await bus.subjects("handoffs", f"{settings.namespace}.handoff.>")
-        follower = await connect(settings, name="follower", wait=5)  # what was made decides, not the setting
+        follower = await connect(settings, name="follower", wait=5)  # the existing stream decides, not the setting
         await follower.set_up()
         followed = await follower.get("handoffs", number)
         knows = follower.handoffs_unsynced
@@ -109,7 +108,7 @@ async def test_workflows_end_once_when_the_broker_comes_back_without_their_hando
         async with factory.team(team, [planner, synthesizer, worker], on=settings, supervisors=2) as client:
             released_later = [steps("a", "b", after=str(released)), steps("c", "d", serial=True, after=str(released))]
             workflows = [await client.submit("crew", each) for each in 3 * released_later]
-            await until(lambda: _sent(client, 1 + 9))  # of the tasks, those that wait for none
+            await until(lambda: _sent(client, 1 + 9))  # only tasks without dependencies
             lost = set(await client.bus.subjects("handoffs", client.subjects.agent_handoffs("worker")))
 
             await store.restart(back="POINTSMAN_HANDOFFS")

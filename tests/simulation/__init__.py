@@ -1,1 +1,1 @@
-"""Whole worlds in one loop: what must hold of every workflow, tried over seeds."""
+"""Whole worlds in one loop: the invariants of every workflow, for many seeds."""

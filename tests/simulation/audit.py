@@ -404,7 +404,7 @@ def _inputs(rest: FinalState) -> Iterator[str]:
         except ContractError:
             lost = True
         if lost and (world.outside.stream_name(stream), stored.sequence) not in letters:
-            yield f"{stored.subject} ({stored.sequence}) can belong to nothing, and is no dead letter"
+            yield f"{stored.subject} ({stored.sequence}) can belong to nothing, and is not a dead letter"
     buried = {(letter.workflow_id, letter.body) for letter in rest.letters}
     for stored, workflow in world.requests():
         asked = read_request(stored, world.team)
@@ -415,7 +415,7 @@ def _inputs(rest: FinalState) -> Iterator[str]:
         lost = (workflow, b64encode(stored.body).decode()) not in buried
         if lost and (another or isinstance(asked, RequestRefused)):
             what = "is another than its workflow began with" if another else "cannot be read"
-            yield f"request {stored.sequence} ({workflow}) {what}, and is no dead letter"
+            yield f"request {stored.sequence} ({workflow}) {what}, and is not a dead letter"
 
 
 def _cancellations(rest: FinalState) -> Iterator[str]:

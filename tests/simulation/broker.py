@@ -1,4 +1,4 @@
-"""The broker of a world: the in-memory one, which remembers what was removed, and a connection to it from outside."""
+"""The broker of a world: the in-memory broker with a record of removed messages, and a connection from outside."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ __all__ = ["OutsideBus", "SimulatedBroker"]
 
 
 class SimulatedBroker(MemoryBroker):
-    """The in-memory broker, which remembers the dead letters that were removed from it, the handoffs taken back, and
-    what was trimmed."""
+    """The in-memory broker with a record of removed dead letters, withdrawn handoffs and trimmed messages."""
 
     def __init__(self, namespace: str, clock: SimulatedClock, max_body: int, *, unsynced_handoffs: bool) -> None:
         super().__init__(namespace, clock, heartbeat=4.0, max_body=max_body, unsynced_handoffs=unsynced_handoffs)
@@ -101,7 +100,7 @@ def _now(reading: Coroutine[Any, Any, StoredMessage]) -> StoredMessage:
 
 
 class OutsideBus(MemoryBus):
-    """A connection that is not the system's: what is published on it counts as foreign."""
+    """A connection from outside the system: its messages count as foreign."""
 
     def __init__(self, broker: SimulatedBroker, foreign: set[tuple[StreamKind, int]]) -> None:
         super().__init__(broker=broker)

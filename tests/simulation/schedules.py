@@ -207,7 +207,7 @@ class ScheduleWorld:
                 continue  # a run by hand has the id of its command
             due = datetime.strptime(stamp, "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
             if upcoming(spec, due - timedelta(seconds=1), 1) != [due]:
-                self.problems.append(f"{name} fired at {due}, which is no time of {spec.cron}")
+                self.problems.append(f"{name} fired at {due}, which is not a time of {spec.cron}")
         waiting = sum(run.status == "queued" for run in schedule.runs)
         if schedule.started - waiting != len(begun):
             self.problems.append(f"{name} counts {schedule.started} runs, {waiting} wait, {len(begun)} have workflows")

@@ -1,4 +1,4 @@
-"""The audit of a world sees a handoff that was lost, and excuses one that its supervisor has taken back."""
+"""The audit of a world reports a lost handoff, and accepts a handoff that its supervisor has withdrawn."""
 
 from __future__ import annotations
 

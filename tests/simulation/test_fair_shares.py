@@ -35,7 +35,7 @@ async def clerk(request: str) -> str:
 
 
 class Measured(NamedTuple):
-    """The p95 of a small team beside a big team, relative to its p95 alone, and what doctor and the worker found."""
+    """The p95 of a small team beside a big team, relative to its p95 alone, and the findings of doctor and worker."""
 
     ratio: float
     findings: list[str]

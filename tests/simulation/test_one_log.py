@@ -1,4 +1,4 @@
-"""The audit of one log accepts a log of the core, and sees what is missing from one."""
+"""The audit of one log accepts a log of the core, and reports a missing entry."""
 
 from __future__ import annotations
 

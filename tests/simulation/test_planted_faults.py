@@ -25,8 +25,8 @@ from pointsman_schemas.log import Entry
 from simulation.world import World
 
 _ENOUGH = 120
-"""Worlds in which each mistake must show. The rarest, a handoff that is acknowledged first, shows in one of some
-thirty: its worker has to die between the two."""
+"""Worlds in which each mistake must show. The rarest mistake shows in one world of thirty: a worker must die after it
+has acknowledged a handoff too early."""
 
 
 def _acknowledged_first(patch: pytest.MonkeyPatch) -> None:

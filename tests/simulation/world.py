@@ -1,7 +1,7 @@
 """One simulated world: a seed decides its team, its processes, its requests, its mischief and every fault.
 
-`World(seed).run()` plays it to its end and returns what was seen. The engines, the core and the broker are the real
-ones; the broker is the in-memory twin, and time jumps.
+`World(seed).run()` plays the world to its end and returns the observations. The engines, the core and the broker are
+the real ones; the broker is the in-memory twin, and time jumps.
 """
 
 from __future__ import annotations
@@ -97,7 +97,8 @@ class World:
         chance = self.chance = Random(f"{self.seed}/world")
         self.subjects = Subjects("sim")
         self.clock = SimulatedClock()
-        # In every other world what does not fit into a message is kept apart; in the others it is refused.
+        # In every other world, a body that does not fit into a message is stored separately; in the others it is
+        # refused.
         bound = [1_048_576, 8_388_608][self.seed % 2]
         # In half of the worlds handoffs are not synced, and in most of those the power fails.
         self.power = Random(f"{self.seed}/power")
@@ -105,7 +106,7 @@ class World:
         self.cuts = self.power.choice([0, 1, 2, 4]) if apart else 0
         self.broker = SimulatedBroker("sim", self.clock, bound, unsynced_handoffs=apart)
         self.outside = OutsideBus(self.broker, self.foreign)
-        # Each world has faults of its own: one that meets everything a little never meets anything often.
+        # Each world has its own kinds of faults: a world with all kinds would have few faults of each kind.
         rates = {fault: rate * chance.choice([0, 0.5, 1, 1, 3]) for fault, rate in RATES.items()}
         self.faults = Faults(
             Random(f"{self.seed}/faults"), rates, until=_QUIET_AFTER_S, crashes=chance.choice([0, 3, 12]), log=self.note
@@ -153,7 +154,7 @@ class World:
         self._known: dict[int, str] = {}
 
     def run(self) -> WorldReport:
-        """Play it. Nothing is raised: what went wrong is among the problems."""
+        """Play it. Nothing is raised: each fault is among the problems."""
         ids, of_reports = Random(f"{self.seed}/ids"), Random(f"{self.seed}/reports")
         drawn = iter(lambda: UUID(bytes=of_reports.randbytes(16)), None)
         snapshots = self.chance.choice([2, 3, 7])

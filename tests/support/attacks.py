@@ -256,7 +256,7 @@ KINDS = (
 
 
 class Attacker:
-    """A raw connection that records what the broker refuses."""
+    """A raw connection that records the refusals of the broker."""
 
     def __init__(self, connection: NatsConnection) -> None:
         self.connection = connection

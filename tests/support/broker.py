@@ -31,7 +31,7 @@ __all__ = [
     "wait_for_no_consumers",
 ]
 
-TIMEOUT_S = 10.0  # seconds by which what must happen has happened, on a busy machine too
+TIMEOUT_S = 10.0  # seconds to wait for an expected event, enough for a busy machine
 
 
 @pytest.fixture(scope="session")
@@ -76,7 +76,7 @@ async def bus(settings: Settings) -> AsyncIterator[JetStreamBus]:
 
 
 async def remove_streams(settings: Settings) -> None:
-    """Delete what `set_up` made in the namespace of `settings`, so that a session does not pile up streams."""
+    """Delete the streams of `set_up` in the namespace of `settings`, so that a session does not accumulate streams."""
     bus = await connect(settings, name="sweeper", wait=10.0)
     for config in stream_configs(Subjects(settings.namespace), settings, apart=True):
         await bus.api(f"STREAM.DELETE.{config['name']}")

@@ -1,4 +1,4 @@
-"""Caches that have a bound, for tests that measure what is kept: how full they are depends on the tests before."""
+"""Bounded caches, for tests that measure memory: earlier tests fill these caches."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def empty_caches() -> None:
 def _caches() -> Iterator[functools._lru_cache_wrapper[object]]:
     """Our caches are found by name, because objects from before all tests are frozen and `gc.get_objects` omits them.
 
-    No module is loaded by being looked at, which asking one that loads late for its attributes would do.
+    The search does not load lazy modules, although reading an attribute of a lazy module would load it.
     """
     for name, module in list(sys.modules.items()):
         if name.startswith("pointsman"):

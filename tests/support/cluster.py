@@ -82,7 +82,7 @@ class NatsCluster:
         }
 
     async def start(self, node: int) -> None:
-        """Start a node that is not running. It finds what its folder kept."""
+        """Start a node that is not running. It starts with the data of its folder."""
         with (self._folder / f"{self.names[node]}.log").open("ab") as log:
             self._nodes[node] = await asyncio.create_subprocess_exec(
                 nats_server(),

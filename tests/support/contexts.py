@@ -15,7 +15,7 @@ __all__ = ["new_context", "new_state", "recorded"]
 def new_state(
     handoff: Handoff | None = None, *, reporter: RecordingReporter | None = None, **more: Any
 ) -> AttemptState:
-    """Return the state of an attempt at `handoff`, or at that of `Context.for_test()`."""
+    """Return the state of an attempt at `handoff`. Default: the handoff of `Context.for_test()`."""
     given = Context.for_test().handoff if handoff is None else handoff
     return AttemptState(given, RecordingReporter() if reporter is None else reporter, **more)
 
@@ -27,7 +27,7 @@ def new_context(handoff: Handoff | None = None, *, update: dict[str, Any] | None
 
 
 def recorded(context: Context) -> RecordingReporter:
-    """Return what `context` has reported."""
+    """Return the reports of `context`."""
     reporter = state_of(context).reporter
     assert isinstance(reporter, RecordingReporter)
     return reporter

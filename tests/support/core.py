@@ -1,6 +1,6 @@
 """Builders for the workflow core, and `WorkflowDriver`: one workflow driven by hand, checked at every step.
 
-A story keeps the log, the state and the time. Each step asserts what must hold of every workflow: the entries fold, the
+A story keeps the log, the state and the time. Each step asserts the invariants of every workflow: the entries fold, the
 state survives a snapshot, every message of the outbox has a subject of its own and is the same when computed again.
 """
 
@@ -172,7 +172,7 @@ class WorkflowDriver:
     # Steps
 
     def decide_and_apply(self, *inputs: Input) -> tuple[Entry, ...]:
-        """Decide on `inputs` together and commit what follows."""
+        """Decide on `inputs` together and commit the entries."""
         context = DecisionContext(self.now, self.cards, self.circuits, loads=self.loads)
         decision = make_decision(self.current, inputs, context)
         entries = tuple(decision.entries)

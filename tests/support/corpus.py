@@ -1,4 +1,4 @@
-"""Recorded shapes of what providers answer, in tests/unit/llm/corpus: one file a server, one case a shape."""
+"""Recorded shapes of providers' answers, in tests/unit/llm/corpus: one file for each server, one case a shape."""
 
 from __future__ import annotations
 

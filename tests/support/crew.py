@@ -1,4 +1,4 @@
-"""A team whose requests say what is to happen: the request is the plan, and a task's input is how its agent behaves.
+"""A team that is controlled by its requests: the request is the plan, and a task's input is the behaviour of its agent.
 
 Processes run this file itself: `pointsman supervisor crew.py`, `pointsman worker crew.py`. The agents append one JSON
 object a line to the file that CREW_JOURNAL names.

@@ -1,4 +1,4 @@
-"""A dashboard over a bus in memory, and what a test has it show."""
+"""A dashboard over a bus in memory, and the data that a test shows in it."""
 
 from __future__ import annotations
 

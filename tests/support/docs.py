@@ -39,7 +39,7 @@ def blocks_of(text: str) -> list[tuple[str, str]]:
 
 async def run(line: str, folder: Path, settings: Settings) -> None:
     words = shlex.split(line)
-    if words[0] == "make":  # what it would do; doing it is what runs this test
+    if words[0] == "make":  # `make test` runs this test, so the test does not run it
         await asyncio.to_thread(subprocess.check_output, [*words, "-n"], cwd=ROOT, timeout=60)
         return
     if words[0] == "pip":

@@ -49,7 +49,7 @@ _ENTRY = re.compile(r"^    \*{0,2}([\w.]+)(?: \([^)]*\))?:(?: |$)")
 
 @cache
 def incomplete_docstrings(root: Path) -> tuple[tuple[str, int, str, str], ...]:
-    """Return the path relative to `root`, the line, the rule and what is missing, for each incomplete docstring."""
+    """Return the path relative to `root`, the line, the rule and the missing part, for each incomplete docstring."""
     return tuple(_incomplete(root))
 
 
@@ -86,7 +86,7 @@ def documented(docstring: str | None) -> dict[str, set[str]]:
 
 
 def missing(function: Any, root_error: str = "PointsmanError") -> Iterator[tuple[str, str]]:
-    """Yield a rule and what is missing for each gap in the docstring of `function`."""
+    """Yield the rule and the missing part for each gap in the docstring of `function`."""
     if not function.__doc__:
         yield "docstring", "no docstring"
         return

@@ -13,7 +13,7 @@ __all__ = ["doctor"]
 
 
 async def doctor(settings: Settings) -> dict[str, Any]:
-    """Return its failed checks by name. A process of its own: what it sets for its log lines is not for those here."""
+    """Return its failed checks by name. It has its own process, so its log settings do not change this one."""
     arguments = ["-m", "pointsman", "doctor", "--json", "--url", settings.url, "--namespace", settings.namespace]
     finished = await ready.run(arguments, environment=os.environ, folder=Path.cwd())
     assert finished.documents, f"doctor told of no check, and ended with {finished.code}: {finished.errors}"

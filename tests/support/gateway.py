@@ -20,7 +20,7 @@ from support.processes import Service, System, wait_for
 
 __all__ = ["ServerEvent", "events_of", "gateway_process", "http_client", "read_events", "served_gateway"]
 
-WAIT_S = 30.0  # seconds by which what must happen has happened, on a busy machine too
+WAIT_S = 30.0  # seconds to wait for an expected event, enough for a busy machine
 _ADDRESS = re.compile(r"Gateway on (http://\S+)")
 
 

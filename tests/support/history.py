@@ -1,4 +1,4 @@
-"""Hand-made logs: the entries of a workflow, written as `at` and what happened."""
+"""Hand-made logs: the entries of a workflow, written as `at` and the events."""
 
 from __future__ import annotations
 

@@ -111,7 +111,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Banned:
-    """Words that are refused, and what to write `instead`. Some are accepted `of_persons` ("a caller who ...")."""
+    """Words that are refused, and the words to write `instead`. Some are accepted `of_persons` ("a caller who ...")."""
 
     pattern: re.Pattern[str]
     instead: str
@@ -179,7 +179,7 @@ def check(paths: Iterable[Path]) -> list[Finding]:
 
 
 def check_file(path: Path) -> list[Finding]:
-    """Return the findings of one file, those with an allowance included."""
+    """Return the findings of one file, including findings with an allowance."""
     source = path.read_text(encoding="utf-8")
     relative = _relative(path)
     texts = texts_of(path)
@@ -379,7 +379,7 @@ def _text(node: ast.expr, kind: str) -> Text:
 
 
 def _comments(source: str) -> Iterator[Text]:
-    """Yield the comments, those of consecutive lines together."""
+    """Yield the comments. Comments on consecutive lines are one text."""
     lines: list[str] = []
     first = last = 0
     for token in tokenize.generate_tokens(io.StringIO(source).readline):

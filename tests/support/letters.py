@@ -1,4 +1,4 @@
-"""Dead letters for tests of what shows them."""
+"""Dead letters for tests of commands and pages that show them."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ async def post(
 ) -> httpx2.Response:
     """Send one request of MCP by the specification. The client declares forms, and tasks unless `tasks` is false.
 
-    `sent` has headers in place of those of the specification.
+    `sent` has headers that replace the headers of the specification.
     """
     capabilities: dict[str, Any] = {"elicitation": {}, "extensions": {TASKS: {}} if tasks else {}}
     meta = {

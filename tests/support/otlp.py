@@ -166,7 +166,7 @@ class OtlpCollector:
         """Return every span received so far, once `until` accepts them.
 
         Raises:
-            AssertionError: `timeout` seconds went by first. The message lists what did arrive.
+            AssertionError: `timeout` seconds went by first. The message lists the arrived spans.
         """
         deadline = time.monotonic() + timeout
         while True:
@@ -174,7 +174,7 @@ class OtlpCollector:
             try:
                 async with asyncio.timeout(_QUIET):
                     await self._changed.wait()
-            except TimeoutError:  # quiet: what is here is whole
+            except TimeoutError:  # nothing arrives any more: the data is complete
                 spans = parse(self._output.decode("utf-8", "replace"))
                 if until(spans):
                     return spans

@@ -1,4 +1,4 @@
-"""One broker's namespace, in memory or on a real nats-server: what every test of `tests/contract` is run on."""
+"""One broker's namespace, in memory or on a real nats-server, for every test of `tests/contract`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 HEARTBEAT_S = 1 / 3  # seconds; three make the one second that is the least a broker counts
-TIMEOUT_S = 5.0  # seconds by which what must happen has happened, on a busy machine too
+TIMEOUT_S = 5.0  # seconds to wait for an expected event, enough for a busy machine
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""The system as people run it: one `python -m pointsman ...` process for each part, and what each of them logged.
+"""The system as people run it: one `python -m pointsman ...` process for each part, with its log lines.
 
 async with System(tmp_path, settings) as system:
     await gather(system.supervisor("team.py"), system.worker("agents.py"))
@@ -111,8 +111,8 @@ class Service:
 class System:
     """Processes on the broker of `settings`, with logs in `folder`, and a client in this process. They end with it.
 
-    `environment` is added to what the processes get; of this process's own they get what is not about models,
-    telemetry or Pointsman.
+    The processes get this process's environment without the variables of models, telemetry and Pointsman, and then
+    `environment`.
     """
 
     def __init__(self, folder: Path, settings: Settings, **environment: str) -> None:

@@ -1,4 +1,4 @@
-"""A TCP proxy that can be a bad network: cut, slow, silent in both directions or in one. It can keep what it passed."""
+"""A TCP proxy that can be a bad network: cut, slow, silent in both directions or in one. It can record the data."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Proxy:
         self.accepted = 0
         """Connections so far."""
         self.wire: list[tuple[bytearray, bytearray]] = []
-        """Of each connection what its client sent, and what it got."""
+        """For each connection, the bytes from and to its client."""
         self._record = record
         self._to = host, port
         self._upward = asyncio.Event()
@@ -43,7 +43,7 @@ class Proxy:
         return f"nats://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
 
     def black_hole(self, *, upward: bool = True, downward: bool = True) -> None:
-        """Take what comes and pass nothing on: to the server (`upward`), to the client, or both. Neither side is
+        """Read and drop all bytes: to the server (`upward`), to the client, or both. Neither side is
         informed."""
         if upward:
             self._upward.clear()

@@ -42,7 +42,7 @@ class Finished:
 
 
 class Ready:
-    """One that was started: what is used here of `asyncio.subprocess.SimulatedProcess`."""
+    """A started process: the used part of `asyncio.subprocess.Process`."""
 
     def __init__(self, pid: int, told: asyncio.StreamReader, asking: asyncio.StreamWriter, stdin: IO[bytes]) -> None:
         self.pid = pid

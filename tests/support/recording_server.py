@@ -18,13 +18,13 @@ _INFO: Mapping[str, Any] = {
 
 
 class RecordingServer:
-    """Send `INFO` to each client and record what follows.
+    """Send `INFO` to each client and record the answers.
 
     Args:
         tls: The server's TLS context; with it the server says that TLS is required, and upgrades.
         info: Fields of `INFO` beside the usual ones.
 
-    `clear` has the bytes that came outside TLS, `inside` those that came inside. `connections` counts clients. The
+    `clear` has the bytes outside TLS, `inside` the bytes inside TLS. `connections` counts clients. The
     server answers `PING`, and closes a client's connection when `hang_up` is called.
     """
 

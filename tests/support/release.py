@@ -1,4 +1,4 @@
-"""Check a release: the version is the same everywhere, and the archives in `dist/` have what they should have.
+"""Check a release: the version is the same everywhere, and the archives in `dist/` have the expected files.
 
 `python -m support.release` checks the working tree, and `python -m support.release dist` also the archives. With
 `--install` the wheel is installed into an empty environment, and the demo runs there. Nothing is published.

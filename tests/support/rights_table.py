@@ -23,7 +23,7 @@ _VERBS = {
 
 
 def rights_table() -> str:
-    """Return the table: for each role its account, the subjects it publishes on, what it reads, and what it changes."""
+    """Return the table: for each role its account, the subjects it publishes on, and the data it reads and changes."""
     lines = [
         "| Role | Account | Publishes on | Reads | Takes and changes |",
         "|---|---|---|---|---|",

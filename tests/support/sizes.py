@@ -22,14 +22,14 @@ class Size:
     flood_agents: int
     flood_work: float
     half_done: int
-    """Workflows that five supervisors find at their start, one of which receives and sends everything `late`."""
+    """Workflows that run when five supervisors start. One of them receives and sends everything `late`."""
     late: float
     ids: int
     """Requests of each of twenty callers, who number them alike."""
     rows: int
     """Rows of a batch, which may need little more memory than 200 rows."""
     growth: int
-    """Workflows between two looks at what a process holds, of which there are three."""
+    """Workflows between two of three measurements of a process's memory."""
     together: int
     """Workflows running at a time."""
     slow: float
@@ -39,7 +39,7 @@ class Size:
     tasks: int
     """Of one plan, over a network that takes 25 ms there and as long back."""
     unexported: int
-    """Workflows whose spans no collector takes, before what a process holds is looked at, and as many after."""
+    """Workflows without a collector before a process's memory is measured, and the same number after."""
     installed: tuple[tuple[str, str], ...]
     """Versions of Python, which have to be there, and resolutions of `uv`, which asks a package index."""
     patience: float
@@ -86,4 +86,4 @@ _REPORTED = Size(
 SIZE = _REPORTED if os.environ.get("POINTSMAN_CASES") == "reported" else _SHORT
 
 sized = pytest.mark.sized
-"""Marks a test whose size is of `SIZE`: what `make cases` runs."""
+"""Marks a test whose size is of `SIZE`. `make cases` runs these tests."""

@@ -24,7 +24,7 @@ NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
 
 @contextmanager
 def exporting(sampler: Sampler = DEFAULT_ON) -> Iterator[InMemorySpanExporter]:
-    """Tracing is on in the block, and every span that ends in it is in what this gives at once."""
+    """Turn tracing on in the block. Every span that ends in the block is at once in the yielded list."""
     exporter = InMemorySpanExporter()
     provider = TracerProvider(sampler, shutdown_on_exit=False)
     provider.add_span_processor(SimpleSpanProcessor(exporter))

@@ -24,7 +24,7 @@ async def until(what: Callable[[], Awaitable[Any] | Any], *, seconds: float = 10
 
 
 async def in_time(clock: VirtualClock, awaited: Awaitable[T], step: float = 0.05, *, seconds: float = 20.0) -> T:
-    """Return what `awaited` comes to, while time passes on `clock` in steps of `step` seconds.
+    """Return the result of `awaited`, while time passes on `clock` in steps of `step` seconds.
 
     Raises `TimeoutError` after `seconds` of real time.
     """

@@ -281,7 +281,7 @@ class World:
 
 
 def audit(story: WorkflowDriver, chance: Random) -> None:
-    """Assert of the whole log what must hold of every workflow that has ended."""
+    """Assert the invariants of every ended workflow on the whole log."""
     log, state = story.log, story.state
     assert [entry for entry in log if isinstance(entry, WorkflowEnded)] == log[-1:], "one terminal entry, the last"
 

@@ -134,7 +134,7 @@ def test_misspelled_variable_is_recognized() -> None:
         "POINTSMAN_ACK_WAIT": "3",
         "POINTSMAN_CUSTOMER_SERVICE_DATA": "data",
         "POINTSMAN_FAULT": "worker.received",
-        "POINTSMAN_PORT": "tcp://10.0.0.1:8400",  # what Kubernetes sets for a service of that name
+        "POINTSMAN_PORT": "tcp://10.0.0.1:8400",  # Kubernetes sets these for a service of that name
         "ACKWAIT": "3",
     }
 

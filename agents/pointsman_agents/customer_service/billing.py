@@ -103,7 +103,7 @@ def request_refund(
     reason: Annotated[str, Field(max_length=2000, description="The reason, in the customer's words")],
     context: Context,
 ) -> Refund:
-    """Request a refund: the money back for what was charged twice, double or by mistake."""
+    """Request a refund: the money back for an amount charged twice, double or by mistake."""
     with back_office() as office:
         office.execute("BEGIN IMMEDIATE")
         charge = office.execute("SELECT * FROM charges_and_twins WHERE id = ?", (charge_id,)).fetchone()

@@ -111,7 +111,7 @@ def _parse(text: str) -> ast.expr:
     try:
         node = ast.parse(text[: _MAX_EXPRESSION_CHARS + 1].strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError):
-        raise RefusedError(f"{text[:80]!r} is no expression of numbers, + - * / and brackets") from None
+        raise RefusedError(f"{text[:80]!r} is not an expression of numbers, + - * / and brackets") from None
     if len(text) > _MAX_EXPRESSION_CHARS or not _check_node(node):
         raise RefusedError(f"{text[:80]!r} has more in it than numbers, + - * / and brackets")
     return node

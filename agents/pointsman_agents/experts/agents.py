@@ -29,7 +29,7 @@ def _expert(name: str, description: str, *, rule: str, skills: Sequence[str], ex
 legal = _expert(
     "legal",
     "Law: contracts, leases and their termination, notice periods, copyright",
-    rule="Say that it is no legal advice.",
+    rule="Say that it is not legal advice.",
     skills=["law", "contracts", "lease"],
     examples=["How long is the notice period of my lease?", "Who owns the copyright of what I write at work?"],
 )
@@ -50,7 +50,7 @@ technical = _expert(
 financial = _expert(
     "financial",
     "Money: mortgages and instalments, pensions, savings, shares and how they are taxed",
-    rule="Say that it is no investment advice.",
+    rule="Say that it is not investment advice.",
     skills=["finance", "mortgage", "pension", "shares", "tax"],
     examples=["How much mortgage can I pay a month?", "Is the gain on my shares taxed?"],
 )

@@ -35,7 +35,7 @@ class Example(BaseModel):
 
 @tool(idempotent=True)
 def find_facts(question: str) -> Facts:
-    """Find facts about what is asked."""
+    """Find facts about the question."""
     topic = topic_of(question)
     if topic is None:
         known = ", ".join(TOPICS)

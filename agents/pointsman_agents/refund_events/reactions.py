@@ -17,7 +17,7 @@ from pointsman_agents.samples import format_dollars
 
 __all__ = ["fraud", "notification", "policy", "verification"]
 
-_MANY_REFUNDS = 2  # from this number on a person should check: a second refund is no accident
+_MANY_REFUNDS = 2  # from this number on a person should check: a second refund is not an accident
 
 
 class RefundRequest(BaseModel):

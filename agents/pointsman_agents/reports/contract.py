@@ -18,7 +18,7 @@ __all__ = ["SAMPLE_REQUEST", "clauses", "risks", "team"]
 
 SAMPLE_REQUEST: Final = "List the clauses of contract CT-1 and assess its risks"
 
-_INSTRUCTIONS: Final = f"{USE_TOOLS} This is no legal advice."
+_INSTRUCTIONS: Final = f"{USE_TOOLS} This is not legal advice."
 _LONG_NOTICE_DAYS: Final = 60
 """Days of notice above which a contract binds for too long: two months are usual in the sample contracts."""
 

@@ -94,7 +94,7 @@ def _day(launch: str) -> date:
     try:
         return date.fromisoformat(launch)
     except ValueError as error:
-        raise TaskError(f"{launch} is no day of the calendar; give one as 2027-03-15") from error
+        raise TaskError(f"{launch} is not a day of the calendar; give one as 2027-03-15") from error
 
 
 @cache

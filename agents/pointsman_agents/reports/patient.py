@@ -14,11 +14,11 @@ __all__ = ["SAMPLE_REQUEST", "history", "interactions", "team"]
 
 SAMPLE_REQUEST: Final = "Summarize the history of patient PT-1 and check the drugs for interactions"
 
-_INSTRUCTIONS: Final = f"{USE_TOOLS} This is no medical advice."
+_INSTRUCTIONS: Final = f"{USE_TOOLS} This is not medical advice."
 
 PatientId = Annotated[str, Field(pattern=r"^PT-\d+$", description="The patient's id, such as PT-1")]
 
-# Sample data: what was found, by day, and the drugs taken. The drugs do not exist.
+# Sample data: the findings by day, and the drugs taken. The drugs do not exist.
 _CASES: Final[dict[str, tuple[dict[str, str], tuple[str, ...]]]] = {
     "PT-1": (
         {"2026-04-20": "dizzy since Monday", "2026-02-02": "blood pressure 150/95"},

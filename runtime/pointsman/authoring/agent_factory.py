@@ -1,7 +1,7 @@
 """Build an LLM agent for each task, from the specification in the task's input.
 
 The built agent can use only tools of the factory's list. It cannot delegate work or build agents, because neither is a
-tool. Its model, turns, tokens and time are those of the factory. The agent exists only for its task.
+tool. The factory sets its model, turns, tokens and time. The agent exists only for its task.
 """
 
 from __future__ import annotations

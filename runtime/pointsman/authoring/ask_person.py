@@ -22,7 +22,7 @@ async def ask_person(
 ) -> str:
     """Ask a person for a fact or a decision that neither the task nor another tool gives.
 
-    The answer may take hours. Ask one clear question, and only if the work cannot go on without the answer.
+    The answer may take hours. Ask one clear question, and only if the work cannot continue without the answer.
 
     Returns:
         The answer.

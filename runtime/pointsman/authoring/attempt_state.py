@@ -173,7 +173,7 @@ class AttemptState:
     # Reports
 
     def report_progress(self, message: str, data: Mapping[str, object]) -> None:
-        """Report what is being done now.
+        """Report the present activity.
 
         Args:
             message: Text for people.
@@ -220,7 +220,7 @@ class AttemptState:
 
         Args:
             kind: Kind of the report: `progress`, `tool`, `chat`, or the name of a domain event.
-            at: Start of what is reported.
+            at: First characters of the report.
             data: Value that strict JSON can carry.
             **fields: Other fields of the report.
 

@@ -540,4 +540,4 @@ class _Results(dict[str, TaskReport]):
 
     def __missing__(self, task_id: str) -> TaskReport:
         known = ", ".join(self) or "none, because the task depends on no other task"
-        raise KeyError(f"there is no result of {task_id!r}; the results are those of: {known}")
+        raise KeyError(f"there is no result of {task_id!r}; there are results of: {known}")

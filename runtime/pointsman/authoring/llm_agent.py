@@ -421,7 +421,7 @@ def _repair_message(problem: str, schema: Mapping[str, JsonValue] | None) -> str
 
 
 def _check_reply(reply: ModelReply, agent: str) -> None:
-    """Raise an error for a reply that is no answer, because the same request would get the same reply.
+    """Raise an error for a reply that is not an answer, because the same request would get the same reply.
 
     Raises:
         RefusedError: The model or the provider's filter refused.

@@ -265,7 +265,7 @@ async def _send(model: Model, request: ModelRequest, call: ReportedCall, count: 
             error.usage = _interrupted_usage(model, request, error.usage, received)
             count(error.usage)
         raise
-    except asyncio.CancelledError:  # the provider has begun and may go on, so the call is paid for in any case
+    except asyncio.CancelledError:  # the provider has begun and may continue, so the call is paid for in any case
         count(_interrupted_usage(model, request, None, received))
         raise
     count(reply.usage)

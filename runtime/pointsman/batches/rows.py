@@ -98,7 +98,7 @@ async def store_rows(store: FileStore, owner: str, pieces: AsyncIterable[bytes],
             if not errors:
                 await writer.write(line + b"\n")
     if errors:
-        detail = f"row {errors[0]['row']} is no request: {errors[0]['message']}; nothing was sent"
+        detail = f"row {errors[0]['row']} is not a request: {errors[0]['message']}; nothing was sent"
         raise RowsRefusedError("invalid_rows", detail, errors)
     if not total:
         raise RowsRefusedError("no_rows", "the batch has no row; send one JSON text or object a line")

@@ -210,7 +210,7 @@ class ClaimCheckStore:
                 break
         body = b"".join(parts)
         if len(body) != claim.size or sha256(body).hexdigest() != claim.sha256:
-            raise ContractError(f"{claim.encode()} is damaged: {held} bytes that are not those that were stored")
+            raise ContractError(f"{claim.encode()} is damaged: {held} bytes that differ from the stored bytes")
         return body
 
     def _object_info(self, name: str) -> str:

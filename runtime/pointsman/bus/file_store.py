@@ -129,7 +129,7 @@ class FileStore:
             digest.update(chunk.body)
             yield chunk.body
         if size != file.size or digest.hexdigest() != file.sha256:
-            raise BodyLostError(f"the file {file.name!r} is damaged: {size} bytes that are not those that were stored")
+            raise BodyLostError(f"the file {file.name!r} is damaged: {size} bytes that differ from the stored bytes")
 
 
 class FileWriter:

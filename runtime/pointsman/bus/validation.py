@@ -89,7 +89,7 @@ def check_consumer(name: str) -> str:
 
 
 def wire_headers(headers: Mapping[str, str], extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return the headers to send: those of the event, without white space around values, and the bus's own in `extra`.
+    """Return the headers to send: the event's headers, with stripped values, and the headers of the bus in `extra`.
 
     Raises:
         ContractError: A name or value would break the protocol's lines, or the header is a command to the broker.
@@ -191,7 +191,7 @@ def decode_card(key: str, body: bytes) -> AgentCard:
     """Return the card that the registry holds under `key`, which is `{agent}.{instance}`.
 
     Raises:
-        ContractError: The value is no card, is too large, or is the card of a different agent or instance.
+        ContractError: The value is not a card, is too large, or is the card of a different agent or instance.
     """
     _check_card_size(key, len(body))
     card = parse(AgentCard, body)

@@ -129,7 +129,7 @@ COMMANDS: Mapping[str, Entry | Group] = {
             "list": Entry("schedules:list_", "List the schedules with their next times."),
             "show": Entry("schedules:show", "Show a schedule with its next times and its last runs."),
             "pause": Entry("schedules:pause", "Pause a schedule: its times pass without a run."),
-            "resume": Entry("schedules:resume", "Let a paused schedule go on."),
+            "resume": Entry("schedules:resume", "Resume a paused schedule."),
             "run": Entry("schedules:run", "Start a run now."),
             "delete": Entry("schedules:delete", "Delete a schedule."),
         },

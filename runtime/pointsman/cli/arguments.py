@@ -56,7 +56,7 @@ def check_seconds(value: float | None) -> float | None:
         The same value.
 
     Raises:
-        typer.BadParameter: The value is no number, or not between 0.001 and 315,360,000.
+        typer.BadParameter: The value is not a number, or not between 0.001 and 315,360,000.
     """
     if value is not None and not _MIN_SECONDS <= value <= _MAX_SECONDS:  # this also refuses nan
         bounds = f"{_MIN_SECONDS:g} and {_MAX_SECONDS:.0f} seconds (10 years)"

@@ -104,7 +104,7 @@ async def run_batch(
     if concurrency < 1:
         raise ValueError(f"the concurrency is {concurrency}; at least 1 is needed")
 
-    client.subjects.team_requests(team)  # a name that is not valid is no error of a row
+    client.subjects.team_requests(team)  # a name that is not valid is not an error of a row
 
     async def serve(row: int, given: _Given) -> BatchRow:
         request_id = f"{batch_id}-{row}"

@@ -175,7 +175,7 @@ class RequestFile:
         return f"batch-{hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:_DIGEST_CHARS]}"
 
     def requests(self) -> Iterator[BatchInput | ContractError]:
-        """Yield the request of each row, or the error of a row that is no request."""
+        """Yield the request of each row, or the error of a row that is not a request."""
         for row in _rows(self.path):
             if isinstance(row, ContractError):
                 yield row
@@ -247,7 +247,7 @@ def _json_rows(path: Path) -> Iterator[JsonValue | ContractError]:
 class BatchRecord:
     """The file of results: one JSON object for each row that has ended, in the order in which the rows ended.
 
-    The file is the record of the batch. A run that goes on reads the numbers of its rows and sums of their usage, and
+    The file is the record of the batch. A run that continues reads the numbers of its rows and sums of their usage, and
     not their answers. A half-written last line, from a process that was killed, is removed.
 
     Args:
@@ -317,7 +317,7 @@ class BatchRecord:
             row, request_id = int(found["row"]), str(found["request_id"])
         except (ValueError, KeyError, TypeError):
             raise ConfigurationError(
-                f"{self.path} has a line that is no result of a batch: {line[:80]!r}; give another file"
+                f"{self.path} has a line that is not a result of a batch: {line[:80]!r}; give another file"
             ) from None
         if request_id != f"{self._batch_id}-{row}":
             raise ConfigurationError(

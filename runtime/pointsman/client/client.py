@@ -84,7 +84,7 @@ async def connect(
     Args:
         url: The broker's URL; by default the value in `settings`.
         namespace: The namespace; by default the value in `settings`.
-        settings: The settings; by default those of the environment.
+        settings: The settings. Default: the settings of the environment.
         create: Create the streams of a namespace that does not exist. With False, a mistyped name is an error.
 
     Yields:
@@ -274,7 +274,7 @@ class Client:
         return Workflow(self.bus, self.subjects, workflow, team, source=self.source, user=self.user)
 
     async def files(self, workflow: str) -> Sequence[WorkflowFile]:
-        """List the files of a workflow: those of its request, and those that its tasks returned.
+        """List the files of a workflow: the files of its request, and the files that its tasks returned.
 
         Args:
             workflow: The workflow's id.
@@ -362,7 +362,7 @@ class Client:
             budget: Bounds on each workflow, in addition to the team's bounds.
 
         Yields:
-            The rows. A row that could not be sent has an `error`, and the others go on.
+            The rows. A row that could not be sent has an `error`, and the others continue.
 
         Raises:
             ValueError: The concurrency is below 1.
@@ -548,7 +548,7 @@ class Client:
         return await list_queued(self.bus, self.subjects, team, limit)
 
     async def find_by_prefix(self, text: str) -> Sequence[str]:
-        """Find workflows by the beginning of their id, among those that were active last and those that wait.
+        """Find workflows by the beginning of their id, among recently active workflows and queued requests.
 
         The log is read backwards as in `list`, because NATS has no query for the beginning of a token.
 

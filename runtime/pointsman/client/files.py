@@ -35,7 +35,7 @@ class WorkflowFile:
 
 
 def list_files(entries: Sequence[Entry]) -> Sequence[WorkflowFile]:
-    """List the files of a workflow: those of its request, and those that tasks returned.
+    """List the files of a workflow: the files of its request, and the files that tasks returned.
 
     Args:
         entries: The log of the workflow.

@@ -162,7 +162,7 @@ class Operations:
             progress: Called with the number of messages that were deleted so far.
 
         Returns:
-            The numbers of what was deleted.
+            The numbers of deleted messages, files and other items.
 
         Raises:
             NotFoundError: there is no such workflow.
@@ -435,7 +435,7 @@ class Operations:
             cause: Only dead letters with this kind of error.
             since: Only dead letters written at this time or later.
             until: Only dead letters written before this time.
-            limit: The greatest number; None is no bound.
+            limit: The greatest number; None means no bound.
 
         Returns:
             The dead letters, oldest first.
@@ -467,7 +467,7 @@ class Operations:
             keep: Keep the letter.
 
         Returns:
-            The workflow that goes on, or the new one, and the action that was taken.
+            The workflow that continues, or the new one, and the action that was taken.
 
         Raises:
             NotReplayableError: the letter cannot be replayed in this way; the message names the next step.

@@ -267,7 +267,7 @@ class Schedules:
         actor: str | None = None,
         timeout: float = _CONFIRM_TIMEOUT_S,
     ) -> Schedule | None:
-        """Let a schedule go on. The times of the pause were not missed.
+        """Resume a schedule. The times of the pause were not missed.
 
         Args:
             name: The name.
@@ -323,7 +323,7 @@ class Schedules:
         actor: str | None = None,
         timeout: float = _CONFIRM_TIMEOUT_S,
     ) -> Schedule | None:
-        """Delete a schedule. Its runs that have started go on, and those that wait are dropped.
+        """Delete a schedule. Its started runs continue, and its waiting runs are dropped.
 
         Args:
             name: The name.
@@ -392,7 +392,7 @@ class Schedules:
         return None
 
     async def _decided(self, record: str, id: str, told: asyncio.Event) -> Schedule:
-        """Wait for the decision about a command. A notice is no proof: its message may lose the compare-and-set."""
+        """Wait for the decision about a command. A notice is not proof: its message may lose the compare-and-set."""
         while True:
             told.clear()
             stored = await self._bus.last("log", record)

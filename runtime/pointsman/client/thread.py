@@ -67,7 +67,7 @@ class Thread:
             The outcome of the turn.
 
         Raises:
-            TimeoutError: the turn did not end in time. It goes on.
+            TimeoutError: the turn did not end in time. The turn continues.
         """
         workflow = await self.submit(input, **options)
         return await workflow.outcome(timeout)

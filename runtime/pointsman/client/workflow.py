@@ -54,7 +54,7 @@ class Workflow:
         source: The CloudEvents source of the controls that this object sends.
         user: The name of the user, in the subjects of controls; default: `anonymous`.
         imported_from: The namespace from which the workflow was imported; None for a workflow of this namespace. An
-            imported workflow does not go on, so no call waits for its end.
+            imported workflow does not continue, so no call waits for its end.
         round: The round whose end `outcome` waits for: 1, and one more after each resume.
     """
 
@@ -83,13 +83,13 @@ class Workflow:
         """Wait for the workflow's end.
 
         Args:
-            timeout: The longest wait, in seconds; None is no bound.
+            timeout: The longest wait, in seconds; None means no bound.
 
         Returns:
             The outcome.
 
         Raises:
-            TimeoutError: the workflow did not end in time. It goes on.
+            TimeoutError: the workflow did not end in time. The workflow continues.
             ImportedLogError: the workflow was imported without an outcome.
         """
         subject = self._subjects.outcome(self.team, self.id)
@@ -101,7 +101,7 @@ class Workflow:
                 stored = await wait_for_message(self._bus, "log", subject, self._is_wanted)
         except TimeoutError as error:
             raise TimeoutError(
-                f"{self.id} of the team {self.team} had no outcome within {timeout} s; it goes on; "
+                f"{self.id} of the team {self.team} had no outcome within {timeout} s; the workflow continues; "
                 f"`pointsman show {self.id}` shows its tasks"
             ) from error
         finally:

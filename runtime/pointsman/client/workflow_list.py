@@ -1,4 +1,4 @@
-"""List workflows: those that were active last, and the requests that wait for admission.
+"""List workflows: recently active workflows, and the requests that wait for admission.
 
 The log is read backwards in growing windows, because NATS has no query for the newest message of each subject.
 """
@@ -107,7 +107,7 @@ async def list_queued(bus: Bus, subjects: Subjects, team: str | None, limit: int
 
 
 async def find_by_prefix(bus: Bus, subjects: Subjects, text: str) -> Sequence[str]:
-    """Find workflows by the beginning of their id, among those that were active last and those that wait.
+    """Find workflows by the beginning of their id, among recently active workflows and queued requests.
 
     Args:
         bus: The bus.

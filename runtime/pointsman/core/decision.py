@@ -98,7 +98,7 @@ class DecisionContext:
         circuits: The circuits that are not closed, by agent.
         max_body: The largest body of an event, in bytes.
         loads: The load of agents, by name.
-        retention: The time for which logs are kept after the end of their workflow; None is no bound.
+        retention: The time for which logs are kept after the end of their workflow; None means no bound.
     """
 
     now: datetime

@@ -222,7 +222,7 @@ def evolve(state: State | None, entry: Entry) -> State:
             task = _task(state, entry.task_id)
             if task.status is TaskStatus.AWAITING_ANSWER:
                 return asked  # the second question of the same attempt
-            # An attempt that asks a question is no failure, and does not count as one of the task's attempts.
+            # An attempt that asks a question is not a failure, and does not count as one of the task's attempts.
             asking = () if entry.about == "task" else (task.attempt,)
             return _update_task(
                 asked,

@@ -174,7 +174,7 @@ def _overdue_error(decision: Decision, task: Task) -> AttemptError:
 
 
 def _waiting_tasks(state: State, status: TaskStatus) -> Sequence[Task]:
-    """Return the tasks in `status` (`held` or `awaiting_budget`) that may go on now.
+    """Return the tasks in `status` (`held` or `awaiting_budget`) that may continue now.
 
     A planner may be writing a new plan. Then tasks of the current plan that have not begun wait for the new plan,
     because the new plan may replace them.

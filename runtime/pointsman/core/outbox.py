@@ -31,7 +31,7 @@ from pointsman_schemas.subjects import Subjects
 __all__ = ["USER_MESSAGES", "Message", "build_handoff", "outbox", "retry_schedule"]
 
 USER_MESSAGES = "> user messages"
-"""The name of the messages to the workflow in the `only` of `outbox`. It is no token, so no task has this name."""
+"""The name of the messages to the workflow in the `only` of `outbox`. It is not a token, so no task has this name."""
 
 
 def outbox(state: State, subjects: Subjects, only: Set[str] | None = None) -> Iterator[Message]:

@@ -34,13 +34,13 @@ def has_token(state: State, received: ResultReceived) -> bool:
 
 
 _ASKING_ROLES = (Role.WORK, Role.PLAN)
-"""The roles whose agents may ask a person. The other roles work with what the workflow has."""
+"""The roles whose agents may ask a person. The other roles work with the results of the workflow."""
 
 
 def on_result(decision: Decision, received: ResultReceived) -> None:
     """Apply one result. A result counts once, for the current attempt, from the agent that has the handoff.
 
-    A result with another token than that of the handoff changes nothing: its sender was not handed the attempt.
+    A result without the token of the handoff changes nothing: its sender has not received the handoff.
     """
     state, result = decision.state, received.result
     if not has_token(state, received):

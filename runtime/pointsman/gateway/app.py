@@ -206,7 +206,7 @@ async def _on_http_error(request: Request, error: Exception) -> Response:
 
 
 def _allowed(path: str) -> str:
-    """Return the methods of a path. Starlette names those of one route, and a path may have several."""
+    """Return the methods of a path. Starlette names the methods of one route, and a path may have several routes."""
     methods = [each for pattern, each in _path_methods() if pattern.fullmatch(path)]
     return ", ".join(sorted({method for each in methods for method in each}))
 

@@ -53,12 +53,12 @@ class Caller:
             )
 
     def require_operator(self) -> None:
-        """Refuse a caller that is no operator.
+        """Refuse a caller that is not an operator.
 
         Raises:
-            ProblemError: The caller is no operator.
+            ProblemError: The caller is not an operator.
         """
         if not self.operator:
             raise ProblemError(
-                403, "operator_only", f"{self.name} is no operator; use a key that was made with --operator"
+                403, "operator_only", f"{self.name} is not an operator; use a key that was made with --operator"
             )

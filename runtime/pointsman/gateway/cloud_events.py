@@ -137,7 +137,7 @@ async def deliver_event(team: TeamPath, request: Request, context: ContextArg, c
         return await _deliver_batch(team, _batch_of(body), request, context, caller)
     event = _binary_event(request, content_type, body) if mode == "binary" else _structured_event(mode, body)
     workflow = await _submit(team, event, context, caller)
-    # Without a body: a broker of Knative refuses a body that is no event, and Dapr reads a status in it.
+    # Without a body: a broker of Knative refuses a body that is not an event, and Dapr reads a status in it.
     return Response(status_code=202, headers={"location": f"/v1/workflows/{workflow}"})
 
 
@@ -241,7 +241,7 @@ def _binary_event(request: Request, content_type: str, body: bytes) -> CloudEven
             attributes[name.removeprefix("ce-")] = _header_text(name, value)
     for name in ("data", "data_base64", "datacontenttype"):
         if name in attributes:
-            raise ProblemError(422, "invalid_event", f"ce-{name} is no attribute; the data are the body")
+            raise ProblemError(422, "invalid_event", f"ce-{name} is not an attribute; the data are the body")
     event = _event({**attributes, "datacontenttype": content_type or None})
     if body:
         given = _input_of_bytes(body, content_type or "application/json")

@@ -256,13 +256,13 @@ class Context:
 
         Args:
             submitted: The workflow.
-            timeout: The longest wait, in seconds; None is no bound.
+            timeout: The longest wait, in seconds; None means no bound.
 
         Returns:
             The outcome.
 
         Raises:
-            TimeoutError: The workflow did not end in time. It goes on.
+            TimeoutError: The workflow did not end in time. The workflow continues.
         """
         workflow = submitted.workflow
         async with asyncio.timeout(timeout):

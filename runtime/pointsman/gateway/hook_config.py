@@ -18,7 +18,7 @@ from pointsman_schemas.strict_json import describe
 __all__ = ["Hook", "HookForm", "load_hooks"]
 
 HookForm = Literal["standard", "github", "slack", "stripe"]
-"""The form of a signature: that of Standard Webhooks, or the own form of a sender."""
+"""The form of a signature: the form of Standard Webhooks, or a form of the sender."""
 
 
 class HookEntry(BaseModel):

@@ -41,7 +41,7 @@ def missing_header(form: HookForm, headers: Mapping[str, str]) -> str | None:
 
 
 def is_stale(form: HookForm, headers: Mapping[str, str], now: float) -> bool:
-    """Return True if the signed time of a delivery is too far from the clock, or is no time.
+    """Return True if the signed time of a delivery is too far from the clock, or is not a time.
 
     Args:
         form: The form of the signature.

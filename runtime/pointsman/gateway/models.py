@@ -419,7 +419,7 @@ class ReplayRequest(Body):
 class ReplayView(BaseModel):
     """The result of a replay."""
 
-    workflow_id: str = Field(description="The workflow that goes on, or the new one.")
+    workflow_id: str = Field(description="The workflow that continues, or the new one.")
     action: str = Field(description="The action that was taken.")
 
 

@@ -161,7 +161,7 @@ def openai_problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """Describe the errors of an operation of the OpenAI-compatible API for the OpenAPI document.
 
     Args:
-        *statuses: The statuses, beside those that every operation has.
+        *statuses: The statuses, in addition to the statuses of every operation.
 
     Returns:
         The responses by status.
@@ -174,7 +174,7 @@ def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """Describe the problems of an operation for the OpenAPI document.
 
     Args:
-        *statuses: The statuses, beside those that every operation has.
+        *statuses: The statuses, in addition to the statuses of every operation.
 
     Returns:
         The responses by status.

@@ -224,7 +224,7 @@ async def pause_schedule(change: ChangeArg) -> ScheduleResult:
 
 @router.post("/{team}/{name}/resume", summary="Resume a schedule", responses={**_STORED, **problems(404, 409)})
 async def resume_schedule(change: ChangeArg) -> ScheduleResult:
-    """Let a paused schedule go on. The times of the pause were not missed."""
+    """Resume a paused schedule. The times of the pause were not missed."""
     return await change(Schedules.resume)
 
 
@@ -237,7 +237,7 @@ async def run_schedule(team: TeamPath, change: ChangeArg, context: ContextArg, c
 
 @router.delete("/{team}/{name}", summary="Delete a schedule", responses={**_STORED, **problems(404, 409)})
 async def delete_schedule(change: ChangeArg) -> ScheduleResult:
-    """Delete a schedule. Its runs that have started go on."""
+    """Delete a schedule. Its started runs continue."""
     return await change(Schedules.delete)
 
 
@@ -250,7 +250,7 @@ def _owner(caller: Caller, team: str, owner: str | None) -> str:
     """Return the owner of the schedule that is meant.
 
     Raises:
-        ProblemError: The caller may not use the team, or is no operator and names another owner.
+        ProblemError: The caller may not use the team, or is not an operator and names another owner.
     """
     caller.require_team(team)
     if owner is not None and owner != caller.name:

@@ -25,7 +25,7 @@ __all__ = ["serve"]
 
 _log = get_logger(__name__)
 
-_SPARE_CONNECTIONS = 500  # idle connections beside those with a request in work
+_SPARE_CONNECTIONS = 500  # idle connections, in addition to connections with an open request
 
 
 async def serve(

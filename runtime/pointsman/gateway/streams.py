@@ -185,7 +185,7 @@ class WorkflowStreams:
     async def _arriving(
         self, subscription: Subscription
     ) -> AsyncGenerator[StoredMessage | Progress | Delta | None, None]:
-        """Yield what arrives, until messages were dropped or the gateway stops."""
+        """Yield each message that arrives, until messages were dropped or the gateway stops."""
         while not self.stopping.is_set():
             try:
                 item = await subscription.next(KEEPALIVE_INTERVAL_S)

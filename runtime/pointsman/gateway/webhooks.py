@@ -43,8 +43,8 @@ class WebhookRequest(Body):
         default=None,
         min_length=1,
         max_length=10,
-        description="The types of the events. Default: all types; without dead letters for a caller that is no "
-        "operator.",
+        description="The types of the events. Default: all types; without dead letters for a caller that is not "
+        "an operator.",
     )
     teams: list[TeamName] | None = Field(
         default=None, min_length=1, max_length=100, description="The teams whose events are sent. Default: all teams."
@@ -65,7 +65,7 @@ class WebhookView(BaseModel):
     id: str = Field(description="The id.")
     url: str = Field(description="The URL of the receiver.")
     caller: str | None = Field(
-        default=None, description="The caller whose workflows the events are about; null for those of all callers."
+        default=None, description="The caller whose workflows the events are about; null for all callers."
     )
     events: list[str] = Field(description="The types of the events.")
     teams: list[str] | None = Field(default=None, description="The teams; null for all teams.")
@@ -149,7 +149,7 @@ async def create_webhook(body: WebhookRequest, context: ContextArg, caller: Call
 
 @router.get("", summary="List webhooks", responses=problems())
 async def list_webhooks(context: ContextArg, caller: CallerArg) -> WebhookPage:
-    """List your endpoints, the oldest first. An operator sees those of all callers."""
+    """List your endpoints, the oldest first. An operator sees the endpoints of all callers."""
     found = await (await _store(context)).list()
     shown = [each for each in found if caller.operator or each.caller == caller.name]
     return WebhookPage(webhooks=[WebhookView.of(each) for each in shown])

@@ -56,7 +56,7 @@ def exchange(namespaces: Iterable[str]) -> Exchange:
     services = [
         (_API + each.removeprefix(_EDGE_API) if each.startswith(_EDGE_API) else each, each) for each in published
     ]
-    # The broker delivers what an edge user publishes within the edge account: a second copy must not come back.
+    # A message of an edge user is already delivered within the edge account. No second copy may be imported.
     local = {_kind(each) for each in published} | {"_INBOX", "$SRV"}
     received = {each for each in subscribed if _kind(each) not in local and each.split(".")[0] not in local}
     return Exchange(tuple(sorted(services)), (*sorted(received), _INBOXES))

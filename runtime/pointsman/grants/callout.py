@@ -112,7 +112,7 @@ class AuthCallout:
                     "name a claim whose values differ from these users"
                 )
             return grant, namespace, int(claims["exp"])
-        raise ConfigurationError("the token is no API key of the policy, and no OIDC token of its issuers")
+        raise ConfigurationError("the token is neither an API key of the policy nor an OIDC token of its issuers")
 
 
 def _read_request(request: bytes) -> tuple[str, str, Mapping[str, Any]]:
@@ -125,7 +125,7 @@ def _read_request(request: bytes) -> tuple[str, str, Mapping[str, Any]]:
     asked = claims["nats"]
     user, server = str(asked["user_nkey"]), str(asked["server_id"]["id"])
     if claims.get("aud") != _REQUEST_AUDIENCE or claims["iss"] != server:
-        raise ConfigurationError("the request is not one of the server that it names")
+        raise ConfigurationError("the request does not come from the server that it names")
     if not is_public_key(user, "user") or not is_public_key(server, "server"):
         raise ConfigurationError("the request names keys of another kind")
     return user, server, asked

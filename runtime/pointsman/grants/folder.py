@@ -66,7 +66,7 @@ class UserRecord(BaseModel):
 
 
 class _Scope(BaseModel):
-    """A signing key, and what its users have in common: the key's template holds their permissions."""
+    """A signing key with its template, which holds the permissions of all users of the key."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -216,7 +216,7 @@ class GrantFolder:
             The files of the user.
 
         Raises:
-            ConfigurationError: The name is in use, or the namespace is not one of the tenant.
+            ConfigurationError: The name is in use, or the namespace does not belong to the tenant.
         """
         chosen = namespace or self.content.namespaces[0]
         if chosen not in self.content.namespaces:

@@ -114,7 +114,7 @@ class Grant:
         allowed = ACTIONS.get(self.role, ())
         if unknown := [action for action in self.actions if action not in allowed]:
             raise ConfigurationError(
-                f"the action {unknown[0]!r} is no action of the role {self.role}; choose from: "
+                f"the action {unknown[0]!r} is not an action of the role {self.role}; choose from: "
                 f"{', '.join(allowed) or 'none'}"
             )
         uses = _uses(self.role)

@@ -40,7 +40,7 @@ def grant_of(
         The grant.
 
     Raises:
-        ConfigurationError: The inbox prefix is not one of the role.
+        ConfigurationError: The inbox prefix does not belong to the role.
     """
     grant = Grant(role, settings.inbox_prefix.rpartition(".")[2], tuple(teams), tuple(agents), tuple(actions))
     if settings.inbox_prefix != (wanted := inbox_prefix(grant)):

@@ -78,12 +78,12 @@ def permission_lines(rights: Permissions) -> Iterator[str]:
 
 
 def accounts_block(account: str, users: Sequence[ConfigUser], *, namespaces: Iterable[str] = ()) -> str:
-    """Return the two accounts of a tenant, with their users and what they exchange.
+    """Return the two accounts of a tenant, with their users, imports and exports.
 
     Args:
         account: The name of the account with the streams.
         users: The users of both accounts.
-        namespaces: More namespaces of the tenant, besides those of the users.
+        namespaces: More namespaces of the tenant, in addition to the users' namespaces.
 
     Returns:
         Lines for the block `accounts` of a nats-server configuration.
@@ -154,7 +154,7 @@ def jwt_exchange(
         edge: The public key of the edge account.
 
     Returns:
-        The exports and the imports; True is the key of the account with the streams, False that of the edge account.
+        The exports and the imports, by account: True for the account with the streams, False for the edge account.
     """
 
     def service(subject: str) -> dict[str, object]:

@@ -1,7 +1,7 @@
-"""Learn from refusals what a server and a model accept, and write requests accordingly.
+"""Detect from refusals the parameters that a server and a model accept, and write requests with these parameters.
 
-If a server refuses a parameter by name, the next request omits or renames the parameter. All agents of the process
-that use the model at this server share the lesson, as long as one of these agents exists.
+If a server refuses a parameter by name, the next request omits or renames the parameter. All agents of the process that
+use the model at this server share the result, as long as one of these agents exists.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ _CA_VARIABLES: Final = ("SSL_CERT_FILE", "SSL_CERT_DIR")
 
 _MAX_DETAIL_CHARS: Final = 300  # of the provider's own words that a message repeats
 _MAX_NESTED: Final = 4  # errors inside of errors: a gateway's, its provider's, and theirs as text
-# A digit or a star, so that "key not found" and "Bearer authentication" are no keys.
+# A digit or a star, so that "key not found" and "Bearer authentication" are not keys.
 _API_KEY_PATTERN: Final = re.compile(
     r"\b(?:(?:sk|pk|rk|gsk|hf|xai)[-_][A-Za-z0-9*._-]{6,}"
     r"|(?:key|Bearer)[-_ ](?=[A-Za-z._-]*[0-9*]|[A-Za-z]+\.[A-Za-z])[A-Za-z0-9*._-]{6,}"

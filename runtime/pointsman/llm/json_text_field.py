@@ -14,7 +14,7 @@ _ESCAPE_CHARS = 6
 class JsonTextField:
     """Passes the text of a field at the top of a JSON object on, piece by piece.
 
-    Text before the object is skipped. A field that is no text, and text that is no JSON, lead to no pieces.
+    Text before the object is skipped. A field that is not text, and text that is not JSON, lead to no pieces.
 
     Args:
         name: The name of the field.

@@ -80,7 +80,7 @@ def write_task(
 
 
 def write_messages(messages: Sequence[UserMessage]) -> str:
-    """Return the section with messages that came while the work went on. It does not name the senders."""
+    """Return the section with messages that came while the work continued. It does not name the senders."""
     return f"<messages>\n{_as_fenced_json([each.text for each in messages])}\n</messages>"
 
 

@@ -287,5 +287,5 @@ def extras(value: Mapping[str, Any], known: Iterable[str]) -> dict[str, JsonValu
 def unreadable(error: ModelReplyError, provider: str, usage: Usage) -> ModelReplyError:
     """Return the error of a reply that cannot be read, with the name of the provider and the tokens it used."""
     return ModelReplyError(
-        f"{provider} answered 200 with something that is no reply: {error}", path=error.path, usage=usage
+        f"{provider} answered 200 with something that is not a reply: {error}", path=error.path, usage=usage
     )

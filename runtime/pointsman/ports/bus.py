@@ -71,7 +71,7 @@ class StoredMessage:
 class Delivery(Protocol):
     """A message that a durable consumer delivered, to be acknowledged once.
 
-    Acknowledgement is at-least-once: if one is lost, the message is delivered again. No method waits for the broker,
+    If an acknowledgement is lost, the message is delivered again. No method waits for the broker,
     and no method raises while the connection is lost.
     """
 
@@ -363,7 +363,7 @@ class Bus(Protocol):
 
     @property
     def max_body(self) -> int:
-        """Return the most bytes of headers and body of one event, also of one with its body in the object store."""
+        """Return the largest size of one event, headers and body, also if the body is in the object store."""
         ...
 
     @property
@@ -552,8 +552,8 @@ class Bus(Protocol):
         Args:
             stream: The stream.
             sequence: The sequence.
-            subject: The subject of the message; wildcards are allowed. A process that may read some subjects only names
-                one of them.
+            subject: The subject of the message; wildcards are allowed. A process that may only read some subjects names
+                one of these subjects.
 
         Returns:
             The message; None if it was deleted, or has another subject.
@@ -582,7 +582,7 @@ class Bus(Protocol):
             after: Only messages with a greater sequence.
 
         Returns:
-            An iterator that goes on until it is closed.
+            An iterator that continues until it is closed.
         """
         ...
 
@@ -605,7 +605,7 @@ class Bus(Protocol):
             stream: The stream.
             subject: The one filter subject.
             ack_wait: The acknowledgement deadline in seconds; a message that is not settled by then is delivered again.
-                The longest of those that processes ask for is in force. It is shortened only by a process that opens
+                The longest requested deadline is in force. It is shortened only by a process that opens
                 the consumer alone.
             max_in_flight: The most unsettled messages of all processes together.
             ranked: True to use ranks, see `Consumer.set_rank`. All processes must pass the same value; an existing

@@ -81,6 +81,6 @@ class KeyValue(Protocol):
             after: Only changes with a greater revision. Default: 0, all.
 
         Returns:
-            An iterator that goes on until it is closed.
+            An iterator that continues until it is closed.
         """
         ...

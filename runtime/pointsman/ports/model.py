@@ -95,7 +95,7 @@ class ModelRequest:
         output_name: The name of that schema.
         max_tokens: The most tokens of the answer.
         temperature: The temperature; None for the provider's default.
-        on_text: Called with each piece of text of a streamed answer; None to disable streaming. The pieces are no
+        on_text: Called with each piece of text of a streamed answer; None to disable streaming. The pieces are not an
             answer until the reply is complete: a stream may break off, and the call may be repeated.
     """
 

@@ -65,7 +65,7 @@ class Telemetry:
         """Function that returns the metrics for a Prometheus server; None if they are not exposed."""
 
     async def shutdown(self, timeout: float = 4.0) -> None:
-        """Send what is queued, for at most `timeout` seconds, and log the number of lost spans in one line.
+        """Send the queued spans for at most `timeout` seconds, and log the number of lost spans in one line.
 
         The method returns in time even if the collector refuses, hangs or is overloaded, and may be called twice. With
         the default of 4 seconds, an idle process exits within 5.

@@ -3,7 +3,7 @@
 | `POINTSMAN_CAPTURE_CONTENT` | `OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT` | On the spans and in the logs |
 |---|---|---|
 | `none` (default) | `false`, `no_content`, `event_only` (there are no events) | types of errors, see `error_content` |
-| `redacted` | `redacted` | all, with what looks like a key, token or password hidden |
+| `redacted` | `redacted` | all, without strings that resemble a key, token or password |
 | `full` | `true`, `span_only`, `span_and_event`, `full` | all, unchanged |
 
 If both variables are set, the first counts. The functions return attributes in the form of the GenAI conventions, as

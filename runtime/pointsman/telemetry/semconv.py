@@ -176,7 +176,8 @@ WEBHOOK_DURATION: Final = "pointsman.webhook.duration"
 WEBHOOK_DISABLED: Final = "pointsman.webhook.disabled"
 WEBHOOK_OLDEST_DUE: Final = "pointsman.webhook.oldest_due"
 
-# By kind of subject: whether the third token (a team, an agent or an action) stays in the template, and what follows
+# By kind of subject: whether the template keeps the third token (a team, an agent or an action), and the rest of the
+# template
 _DESTINATIONS: Final = {
     "request": (True, ".{caller}"),
     "control": (True, ".{workflow}.{action}.{actor}.{id}"),

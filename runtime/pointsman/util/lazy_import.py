@@ -5,8 +5,8 @@ The start of a process is nearly all imports. Two packages load much at once tha
 (0.05 s), which `bus/jetstream` replaces. Nothing is removed: the packages behave the same, also in an application that
 uses rich or `nats.js`.
 
-This is the only mechanism for lazy imports of what others import. For an import of our own that is slow and seldom
-needed, write the import statement into the function that needs it, with the reason beside it.
+Modules that other modules import by name are loaded lazily only by this mechanism. For an import of our own that is
+slow and seldom needed, write the import statement into the function that needs it, with the reason beside it.
 """
 
 from __future__ import annotations

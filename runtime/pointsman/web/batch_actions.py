@@ -97,7 +97,7 @@ class BatchActions:
         await read_json_object(request)
         action = request.path_params["action"]
         if action not in get_args(BatchAction):
-            raise NotFoundError(f"{action!r} is no action; expected {', '.join(get_args(BatchAction))}")
+            raise NotFoundError(f"{action!r} is not an action; expected {', '.join(get_args(BatchAction))}")
         found = await self._batches.find(request.path_params["id"])
         actor = client_of(request, self._client).user
         return json_response(batch_json(self._batches, await self._batches.change(found.id, action, actor=actor)))
@@ -172,7 +172,7 @@ async def _lines(requests: RequestFile) -> AsyncGenerator[bytes, None]:
     """Yield each row as a line of JSON."""
     for number, row in enumerate(requests.requests(), 1):
         if isinstance(row, ContractError):
-            raise RowsRefusedError("invalid_rows", f"row {number} is no request: {row}; nothing was sent")
+            raise RowsRefusedError("invalid_rows", f"row {number} is not a request: {row}; nothing was sent")
         yield to_json(row) + b"\n"
         if number % _YIELD_EVERY == 0:
             await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""Send the page of one thread: its turns, the work on those that run, the text that models write, and the questions.
+"""Send the page of one thread: its turns, the work on running turns, the text that models write, and the questions.
 
 | Event | Data |
 |---|---|

@@ -205,7 +205,7 @@ class EventStreams:
             yield chunk
 
     async def thread(self, request: Request) -> Chunks:
-        """Yield the turns of one thread, and the work on those that run."""
+        """Yield the turns of one thread, and the work on running turns."""
         names = {name: request.path_params[name] for name in ("team", "caller", "thread")}
         async with aclosing(Conversation(self._client, self._questions, self.status, **names).chunks()) as chunks:
             async for chunk in chunks:

@@ -116,7 +116,7 @@ def _texts(given: Any, name: str) -> Collection[str]:
     if given is None:
         return ()
     if not isinstance(given, list) or not all(isinstance(each, str) for each in given) or len(given) > 100:
-        raise ContractError(f"`{name}` is no list of at most 100 texts")
+        raise ContractError(f"`{name}` is not a list of at most 100 texts")
     return given
 
 
@@ -124,7 +124,7 @@ def _event(given: str) -> EventType:
     for each in EVENT_TYPES:
         if each == given:
             return each
-    raise ContractError(f"{given[:64]!r} is no type of event; expected {', '.join(EVENT_TYPES)}")
+    raise ContractError(f"{given[:64]!r} is not a type of event; expected {', '.join(EVENT_TYPES)}")
 
 
 def _status(given: Any) -> DeliveryStatus:

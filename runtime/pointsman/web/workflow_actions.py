@@ -104,7 +104,7 @@ class WorkflowActions:
             The number of the message, or the workflow of the next turn, and the result in one sentence.
 
         Raises:
-            ContractError: The message is no text.
+            ContractError: The message is not text.
         """
         given = await read_json_object(request, ("text", "message_id"), _MAX_TELL_BYTES)
         name, text, id = token(request.path_params["id"], "workflow"), given.get("text"), given.get("message_id")

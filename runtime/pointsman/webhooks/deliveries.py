@@ -117,7 +117,7 @@ async def resend_delivery(bus: Bus, subjects: Subjects, state: DeliveryState) ->
 
 
 def parse_state(stored: StoredMessage) -> DeliveryState | None:
-    """Return the state in a message; None for a message that is no state.
+    """Return the state in a message; None for a message that is not a state.
 
     Args:
         stored: The message.

@@ -149,7 +149,7 @@ class EndpointStore:
         """
         allowed = EVENT_TYPES if caller is None else CALLER_EVENT_TYPES
         if unfit := [each for each in events if each not in allowed]:
-            raise ConfigurationError(f"{unfit[0]!r} is no event of a caller; choose from: {', '.join(allowed)}")
+            raise ConfigurationError(f"{unfit[0]!r} is not an event of a caller; choose from: {', '.join(allowed)}")
         address = checked_url(url, plain_http=plain_http)
         for team in teams or ():
             token(team, "team")
@@ -169,8 +169,9 @@ class EndpointStore:
             created_at=now,
         )
         revision = await self._endpoints.put(id, endpoint.model_dump_json().encode(), expect=0)
-        # Other processes may have made endpoints since they were counted. Each process counts those that were stored
-        # or stamped before its own endpoint, so at least one of two processes sees the endpoint of the other.
+        # Other processes may have made endpoints since they were counted. Each process counts the endpoints that were
+        # stored or stamped before its own endpoint, so at least one of two processes counts the endpoint of the other
+        # process.
         earlier = [each for each in await self._entries() if each[1] < revision or each[0].created_at < now]
         try:
             _check_bounds([each for each in earlier if each[0].id != id], caller, bounds)

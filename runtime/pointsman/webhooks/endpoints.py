@@ -100,7 +100,7 @@ def checked_url(url: str, *, plain_http: bool) -> str:
         (parts.hostname or "").encode("idna")  # a label has at most 63 characters
         port = parts.port
     except (ValidationError, ValueError):
-        raise ConfigurationError(f"{url[:200]!r} is no URL; expected https://HOST/PATH") from None
+        raise ConfigurationError(f"{url[:200]!r} is not a URL; expected https://HOST/PATH") from None
     if parts.username or parts.password or parts.fragment or port == 0 or not address.isascii():
         raise ConfigurationError("the URL has a login, a fragment or port 0; expected https://HOST/PATH")
     if len(address) > _MAX_URL_CHARS:

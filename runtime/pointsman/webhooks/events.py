@@ -128,7 +128,7 @@ def _content_of(kind: str, owner: str, content: bytes) -> _Content:
             }
             teams = (owner, letter.team) if letter.team else (owner,)
             return _Content("dead_letter.stored", letter.workflow_id, teams, None, letter.at, data)
-    raise ContractError(f"a message of the kind {kind!r} is no event for webhooks")
+    raise ContractError(f"a message of the kind {kind!r} is not an event for webhooks")
 
 
 def _caller_of(event: Outcome | Question) -> str | None:

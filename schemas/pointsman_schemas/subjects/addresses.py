@@ -202,7 +202,7 @@ class AddressParser(Namespace):
             The parts of the subject.
 
         Raises:
-            ContractError: The subject is not that of a delivery of this namespace.
+            ContractError: The subject does not belong to a delivery of this namespace.
         """
         match self._split(subject):
             case ["delivery", endpoint, workflow, event, "message" | "resend"] | ["receipt", endpoint, workflow, event]:

@@ -23,7 +23,7 @@ class InstallError(Exception):
 
 
 def install() -> dict[str, str]:
-    """Install the packages, unless they are those of the lock already.
+    """Install the packages of the lock, unless they are installed already.
 
     The lock has digests and no address of a registry: the installing machine configures its own.
 

@@ -60,7 +60,7 @@ async def test_support_uses_a_secondary_agent_only_if_needed(request_: str, agen
 
 
 async def test_routing_that_cannot_be_read_falls_back_to_the_guides() -> None:
-    @agent(name="planner", description="Answers with what is no plan", role=Role.PLAN)
+    @agent(name="planner", description="Answers with text that is not a plan", role=Role.PLAN)
     async def mumbling(given: dict[str, JsonValue]) -> JsonValue:
         return "the troubleshooter, I would say"
 

@@ -1,4 +1,4 @@
-"""The shipped teams over the in-memory bus, with the offline model: each shows what its strategy is for."""
+"""The shipped teams over the in-memory bus, with the offline model: each team shows the purpose of its strategy."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class Slow(ScriptedModel):
 
 
 class Kept:
-    """Limits with room for anything, which write down what is given back."""
+    """Limits that allow everything, and record each released amount."""
 
     def __init__(self, kept: list[tuple[int, float | None]]) -> None:
         self.kept = kept

@@ -321,7 +321,7 @@ async def test_context_collects_what_accompanies_the_result() -> None:
     assert context.usage == Usage(calls=2, input_tokens=5, output_tokens=2)
     assert (context.confidence, context.replan_hint) == (0.5, "the data is st?le")
     assert context.results == {"T0": report}
-    with pytest.raises(KeyError, match="no result of 'nope'; the results are those of: T0"):
+    with pytest.raises(KeyError, match="no result of 'nope'; there are results of: T0"):
         context.results["nope"]
     with pytest.raises(ValueError, match="from 0 to 1"):
         context.set_confidence(float("nan"))

@@ -1,4 +1,4 @@
-"""Files of an attempt: read, streamed, saved and returned; and what a model receives of them."""
+"""Files of an attempt are read, streamed, saved and returned, and are given to a model."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ from pointsman_schemas.team import Pipeline, RetryPolicy, Stage, Team
 
 
 class Tracing(Interceptor):
-    """Writes down what it sees, before and after."""
+    """Records each call before and after it."""
 
     def __init__(self, log: list[str], name: str = "") -> None:
         self.log = log

@@ -1,4 +1,4 @@
-"""The model calls of an LLM agent: which are made again and when, and what they may cost."""
+"""The model calls of an LLM agent: repetitions, delays and limits of cost."""
 
 from __future__ import annotations
 

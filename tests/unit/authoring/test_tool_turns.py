@@ -113,7 +113,7 @@ async def test_excess_parallel_calls_are_reported_and_the_rest_run() -> None:
     )
 
     *ran, (told, is_error) = results_of(model.requests[1])
-    assert ran == [("2", False)] * MAX_PARALLEL_CALLS  # the same call side by side is no loop
+    assert ran == [("2", False)] * MAX_PARALLEL_CALLS  # the same call at the same time is not a loop
     assert (told, is_error) == (
         f"not run: more than {MAX_PARALLEL_CALLS} calls at once; ask again for this one if you need it",
         True,
@@ -184,7 +184,7 @@ async def test_nested_call_that_needs_approval_ends_the_attempt_with_the_questio
 
     @tool
     async def settle(context: Context) -> str:
-        """Settle what is open."""
+        """Settle the open amount."""
         return str(await context.call(pay, amount=5))
 
     error, _, _ = await run(tool_reply(("settle", {}), ("double", {"number": 1})), tools=[settle, double])

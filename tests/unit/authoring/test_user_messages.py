@@ -169,7 +169,7 @@ async def test_model_of_a_continued_attempt_sees_its_messages_at_the_same_turns(
 
 
 async def test_messages_during_a_pause_come_after_the_recorded_turns() -> None:
-    """An attempt that ended with a question goes on in another attempt, whose handoff has more messages."""
+    """An attempt that ended with a question continues in another attempt, whose handoff has more messages."""
     inbox, journal = Inbox(), MemoryJournal()
     model = ScriptedModel(tool_reply(("double", {"number": 2})), RuntimeError("it ends here"))
     context = context_of(inbox, journal=journal)

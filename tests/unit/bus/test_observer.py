@@ -1,4 +1,4 @@
-"""A watcher that raises is logged, and changes nothing for what it watches."""
+"""An observer that raises is logged, and changes nothing for the bus."""
 
 from __future__ import annotations
 

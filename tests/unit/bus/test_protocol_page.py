@@ -1,4 +1,4 @@
-"""The page of the wire contract states what the code does: each table is read and compared."""
+"""The page of the wire contract agrees with the code: each table is read and compared."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ async def test_the_same_batch_does_no_row_twice() -> None:
     clerk = Clerk()
     async with factory.team(DESK, [clerk.agent]) as client:
         async with aclosing(client.batch("desk", ["a", "b", "c"], batch_id="b1", concurrency=3)) as rows:
-            done = [await anext(rows)]  # the workflows of the other rows go on
+            done = [await anext(rows)]  # the workflows of the other rows continue
         skip = {row.row for row in done}
         again = [row async for row in client.batch("desk", ["a", "b", "c"], batch_id="b1", skip=skip)]
 

@@ -141,6 +141,6 @@ def test_a_record_of_another_batch_or_of_a_running_process_is_refused(tmp_path: 
     with pytest.raises(ConfigurationError, match="has results of another batch: b-1; expected c-1"):
         BatchRecord(path, "c")
     write(path, "something else\n")
-    with pytest.raises(ConfigurationError, match="has a line that is no result of a batch"):
+    with pytest.raises(ConfigurationError, match="has a line that is not a result of a batch"):
         BatchRecord(path, "b")
     assert path.read_text() == "something else\n"

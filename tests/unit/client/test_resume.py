@@ -118,7 +118,7 @@ async def test_task_that_was_stopped_at_the_deadline_runs_again_on_the_same_work
     """Cancelling an attempt does not stop a later attempt of the same task."""
     patient = asyncio.Event()
 
-    @agent(name="a", description="Waits until it may go on")
+    @agent(name="a", description="Waits until it may continue")
     async def slow(request: str) -> str:
         await patient.wait()
         return "done"

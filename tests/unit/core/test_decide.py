@@ -1,4 +1,4 @@
-"""Tasks start when what they need has succeeded; results count once, by id; failures cascade with their cause."""
+"""Tasks start when their dependencies have succeeded; results count once, by id; failures cascade with their cause."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ steady = settings(
 )
 
 _TURNS = 40
-"""At most: enough for most drawn workflows to end by themselves; those with fewer are left to their timers."""
+"""Largest number: enough for most drawn workflows to end by themselves. Workflows with fewer end by their timers."""
 
 
 @steady

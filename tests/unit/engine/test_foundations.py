@@ -87,7 +87,7 @@ async def test_card_from_before_a_log_gap_does_not_count_after_it() -> None:
     await stored(bus, first.model_copy(update={"decision_context": named}))
     before = await log.load(WORKFLOW)
     whole = last.model_copy(update={"snapshot": to_snapshot(story.state), "decision_context": None})
-    await stored(bus, whole)  # what lies between has aged out
+    await stored(bus, whole)  # the messages in between have expired
 
     after = await log.load(WORKFLOW, before)
 

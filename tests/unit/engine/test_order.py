@@ -38,7 +38,7 @@ TASKS: list[dict[str, Any]] = [
 ]
 WORKFLOW = workflow_id_for("sim.request.crew.anonymous", "r1")
 SETTINGS = Settings(namespace="sim", ack_wait=3.0, heartbeat=4.0)
-STEPS = 20_000  # ten times what any of these takes
+STEPS = 20_000  # ten times the duration of the slowest
 
 _Part = Callable[[], Coroutine[Any, Any, None]]
 
@@ -178,7 +178,7 @@ def test_crash_at_any_step_leaves_nothing_undone(point: str, passage: int, monke
         left -= name == point
         if name == point and left == 0:
             alive[name.split(".")[0]].kill()
-            raise asyncio.CancelledError  # nothing is done after it, not even what needs no waiting
+            raise asyncio.CancelledError  # nothing is done after it, not even a call that does not wait
 
     for module in (handoff_processor, committer, outbox_publisher, engine):
         monkeypatch.setattr(module, "fault_point", dies)

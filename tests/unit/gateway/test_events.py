@@ -1,4 +1,4 @@
-"""Events for callers have named fields only: what is for operators or for the runtime stays inside."""
+"""Events for callers have listed fields only: fields for operators or for the runtime are left out."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from pointsman_schemas.log import Entry
 from pointsman_schemas.strict_json import dump
 from pointsman_schemas.subjects import Subjects
 
-WAIT_S = 10.0  # seconds by which what must happen has happened, on a busy machine too
+WAIT_S = 10.0  # seconds to wait for an expected event, enough for a busy machine
 
 
 @asynccontextmanager

@@ -14,7 +14,7 @@ from pointsman.errors import ConfigurationError
 from pointsman.http.connections import ConnectionBounds
 from pointsman.http.server import run_server
 
-WAIT_S = 20.0  # seconds by which what must happen has happened, on a busy machine too
+WAIT_S = 20.0  # seconds to wait for an expected event, enough for a busy machine
 CHUNK = b"x" * 65_536
 
 

@@ -74,7 +74,7 @@ def test_any_body_of_an_error_is_a_model_error(body: Any, status: int) -> None:
         ("none", "none of the slots is free"),
         ("token", "max_tokens: one token"),
         ("lm-studio", "lm-studio has no model loaded"),
-        ("dummy", "a dummy is no model"),
+        ("dummy", "a dummy is not a model"),
     ],
 )
 def test_the_keys_of_local_servers_take_no_word_out_of_an_error(secret: str, said: str) -> None:

@@ -32,8 +32,7 @@ MILLION = 1_000_000
 
 
 class Priced:
-    """A model whose input is `short` times what is estimated or half of that, and whose answers are as long as they may
-    be or shorter; some calls fail."""
+    """A model with inputs of up to `short` times the estimate, and answers of up to the limit; some calls fail."""
 
     provider, account = "scripted", ""
 
@@ -206,7 +205,7 @@ async def test_overspend_is_bounded_by_the_estimation_error() -> None:
 
 
 class Told:
-    """Limits with room for anything, which write down what they are asked for."""
+    """Limits that allow everything, and record each request."""
 
     def __init__(self) -> None:
         self.asked: list[int] = []

@@ -35,7 +35,7 @@ def test_to_import_the_contract_builds_next_to_none_of_it() -> None:
     assert (
         said("print(*sorted(built()))")
         == "Check DailyLimits Limits PlanAndExecute PlanUsage RetryPolicy ThreadPolicy Usage"
-    )  # what defaults are made of
+    )  # the types of default values
 
 
 def test_reading_an_event_builds_that_one_and_not_each_of_its_parts() -> None:

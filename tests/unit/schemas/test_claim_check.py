@@ -1,4 +1,4 @@
-"""A claim travels as one header value, and only what is one is read as one."""
+"""A claim is sent as one header value, and only a valid claim is read as a claim."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A code generator of another project makes models of the schemas, and the models read what this project writes."""
+"""A code generator of another project makes models of the schemas, and the models read messages of this project."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Paths and conditions: what they mean, and what is refused when a plan is defined."""
+"""Paths and conditions are evaluated, and invalid ones are refused when a plan is defined."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Strict JSON: what is taken can be written and read back; everything else is refused, fast and by its path."""
+"""Strict JSON: an accepted value can be written and read back. Any other value is refused, fast and with its path."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ NOT_JSON = {
     "an instance": object(),
     "an exception": ValueError("secret"),
     "a function": compact_json,
-    "a decimal that is no number": Decimal("NaN"),
+    "a decimal that is not a number": Decimal("NaN"),
     "a model with an invalid field": Priced(price=1).model_copy(update={"price": "free"}),
     "a model without a field": Priced.model_construct(),  # type: ignore[call-arg]
     "200 levels": nested(200),

@@ -1,4 +1,4 @@
-"""Messages are counted and timed by what they are for, as the messaging conventions ask."""
+"""Messages are counted and timed by their purpose, as the messaging conventions require."""
 
 from __future__ import annotations
 

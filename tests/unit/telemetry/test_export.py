@@ -142,7 +142,7 @@ def test_content_is_captured_as_the_setting_says_else_the_standard_variable(
 
 
 class TestLost:
-    """A collector that does not take what it is sent changes a counter, and nothing else."""
+    """A collector that refuses spans changes a counter, and nothing else."""
 
     async def test_rejected_items_are_counted(self) -> None:
         class Refusing(InMemorySpanExporter):

@@ -48,7 +48,7 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
 
 @contextmanager
 def root_logger(*handlers: logging.Handler) -> Iterator[logging.Logger]:
-    """Replace the root logger by that of a new process, without the handlers of pytest."""
+    """Replace the root logger by the root logger of a new process, without the handlers of pytest."""
     root = logging.getLogger()
     before, level = root.handlers[:], root.level
     root.handlers[:] = handlers

@@ -18,7 +18,7 @@ from pointsman.telemetry import metrics, semconv
 from pointsman.telemetry.fast.histograms import OVERFLOW_LABELS, _Series
 from pointsman.telemetry.otel_env import has_default_histograms
 
-NAN, INF = float("nan"), float("inf")  # which the SDK leaves out, as it does what is below 0
+NAN, INF = float("nan"), float("inf")  # which the SDK leaves out, like values below 0
 
 
 @pytest.fixture

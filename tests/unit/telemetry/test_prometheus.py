@@ -120,7 +120,7 @@ def test_everything_that_has_a_name_is_measured_somewhere() -> None:
     code = "".join(f.read_text() for f in (ROOT / "runtime").rglob("*.py") if f.name not in telling)
     constants = {getattr(semconv, name): name for name in semconv.__all__ if name.isupper()}
 
-    told = set(metrics.NAMES) - set(metrics._COUNTER_OF_HISTOGRAM.values())  # those are counted with what is measured
+    told = set(metrics.NAMES) - set(metrics._COUNTER_OF_HISTOGRAM.values())  # counted with the measured values
     assert [name for name in told if f"semconv.{constants[name]}" not in code] == []
 
 

@@ -1,4 +1,4 @@
-"""Spans: which context they belong to, and what is exported of them."""
+"""Spans belong to the right context, and are exported with the right fields."""
 
 from __future__ import annotations
 

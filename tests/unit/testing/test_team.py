@@ -46,7 +46,7 @@ REQUEST = ModelRequest(model="", instructions="", turns=(Turn("user", "hello"),)
 
 @tool
 async def price(item: str) -> str:
-    """Looks up what an item costs."""
+    """Looks up the price of an item."""
     return "4 euros"
 
 

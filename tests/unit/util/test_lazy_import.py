@@ -33,7 +33,7 @@ _COPIES = """print([
     for each in vars(module).values() if isinstance(each, type) and each.__module__.startswith("nats.js")
     if getattr(sys.modules[each.__module__], each.__name__) is not each
 ])"""
-"""The classes of a module that differ from those of the same name which others import: the module was loaded twice."""
+"""The classes of a module that differ from the imported classes of the same name: the module was loaded twice."""
 
 
 @pytest.fixture

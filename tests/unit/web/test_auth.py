@@ -217,7 +217,7 @@ async def test_a_wrong_bearer_is_unauthorized_whatever_the_origin(locked: Dashbo
 
 
 async def test_after_ten_wrong_tokens_an_address_must_wait(locked: Dashboard) -> None:
-    """The right token must wait, too: otherwise the search could go on."""
+    """The right token must wait, too: otherwise the search could continue."""
     wrong = [(await request(locked.app, "POST", "/login", {"token": f"guess-{n}"})).status for n in range(10)]
     right = await request(locked.app, "POST", "/login", {"token": TOKEN})
     bearer = await request(locked.app, "GET", "/api/me", authorization=f"Bearer {TOKEN}")

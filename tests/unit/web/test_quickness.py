@@ -69,7 +69,7 @@ async def test_list_of_10_000_workflows_costs_the_same_as_of_200(monkeypatch: py
     assert (few.rows, many.rows) == (100, 100)
     assert many.page < 1.05 * few.page
     assert many.change < 1.2 * few.change
-    assert (few.folded, many.folded) == (1, 1)  # what came, once for both pages
+    assert (few.folded, many.folded) == (1, 1)  # the arrived events, once for both pages
 
 
 async def views_of_plan(tasks: int) -> tuple[int, list[int], int]:

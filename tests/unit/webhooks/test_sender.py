@@ -1,4 +1,4 @@
-"""The client of webhooks: the address that it connects to, TLS, and what it makes of responses."""
+"""The client of webhooks checks the address, uses TLS, and reads responses."""
 
 from __future__ import annotations
 

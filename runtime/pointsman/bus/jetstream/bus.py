@@ -90,9 +90,9 @@ async def connect(
         clock: The clock for waits and time stamps; default: the system's clock.
         wait: The longest wait for the connection, in seconds; None, the default, waits without a limit.
         observer: Called for each message that is published or received; default: no observer.
-        leader_reads: Read from the leader of a stream, as a process must that decides by what it reads. With False,
-            each read has its subject in the subject of its request, so that a permission can bind the read; a replica
-            that is behind may answer. Default: True.
+        leader_reads: Read from the leader of a stream. A process that makes decisions must not read older data from a
+            replica. With False, each read has its subject in the subject of its request, so that a permission can bind
+            the read; a replica that is behind may answer. Default: True.
 
     Returns:
         The connected bus.
@@ -305,7 +305,7 @@ class JetStreamBus:
     ) -> Coroutine[Any, Any, bool]:
         """Send the schedule at once, as `publish` does."""
         moment = at.astimezone(UTC).isoformat().replace("+00:00", "Z")
-        # The expected sequence is that of the target, not of `name`: a fired schedule is no longer on its own subject.
+        # The expected sequence belongs to the target, not to `name`: a fired schedule is no longer on its own subject.
         orders = {
             "Nats-Schedule": f"@at {moment}",
             "Nats-Schedule-Target": target,

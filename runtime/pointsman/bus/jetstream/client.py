@@ -122,7 +122,7 @@ class NatsClient(Client):
         return {server.uri.netloc for server in self._server_pool}
 
     async def open(self, login: Login, *, tls: ssl.SSLContext | None, handshake_first: bool, **options: Any) -> None:
-        """Connect as `login`; with `tls`, to servers with TLS only. `options` are those of nats-py's `connect`."""
+        """Connect as `login`; with `tls`, to servers with TLS only. `options` are passed to nats-py's `connect`."""
         self._login = login
         self._demands_tls = tls is not None
         self._has_certificate = login.has_certificate

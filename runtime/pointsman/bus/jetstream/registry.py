@@ -46,7 +46,7 @@ class KeyValueRegistry:
     The broker deletes a card that expires without a marker. Markers would need a bucket with rollup, and by rollup each
     announcer could empty the bucket. So cards expire here, by the time to live of their announcement.
 
-    An outage of the broker is no sign of dead agents. An agent that was live when the outage began counts as live
+    An outage of the broker is not a sign of dead agents. An agent that was live when the outage began counts as live
     until one time to live after the end of the outage. Otherwise the first plans after an outage would name agents that
     are missing from the registry.
 

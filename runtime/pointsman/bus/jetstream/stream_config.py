@@ -338,7 +338,7 @@ def unconsumed_subjects(subjects: Subjects) -> dict[str, str]:
 
 
 def check_compatible(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> None:
-    """Raise `ConfigurationError` if the existing stream cannot do what is wanted."""
+    """Raise `ConfigurationError` if the existing stream lacks a required property."""
     for key in _REQUIRED_FIELDS:
         if (want := wanted.get(key)) is None:
             continue

@@ -71,7 +71,7 @@ def tls_context(settings: Settings) -> ssl.SSLContext:
         try:
             context.load_verify_locations(cadata=authorities)
         except (ssl.SSLError, ValueError):
-            raise ConfigurationError(f"{_CA}: {settings.tls_ca} is no certificate in PEM form") from None
+            raise ConfigurationError(f"{_CA}: {settings.tls_ca} is not a certificate in PEM form") from None
     if settings.tls_cert is None:
         if settings.tls_key is not None:
             raise ConfigurationError(f"{_KEY} is set and {_CERT} is not; set both, or none")
@@ -96,10 +96,10 @@ def _load_certificate(context: ssl.SSLContext, certificate: str, key: str | None
             raise _misfit(setting, path, f"is not the key of the certificate {certificate}") from None
         if key is None:
             raise _misfit(
-                _CERT, certificate, f"is no certificate with its key in PEM form; {_KEY} names a key"
+                _CERT, certificate, f"is not a certificate with its key in PEM form; {_KEY} names a key"
             ) from None
         raise ConfigurationError(
-            f"{_CERT}, {_KEY}: {certificate} and {key} are no certificate and its key in PEM form"
+            f"{_CERT}, {_KEY}: {certificate} and {key} are not a certificate and its key in PEM form"
         ) from None
 
 

@@ -50,7 +50,7 @@ async def batch(
 ) -> Code:
     """Send the rows of a file to a team, and write the results.
 
-    After Ctrl-C, or if the broker is lost, the same command goes on: no row is done twice.
+    After Ctrl-C, or if the broker is lost, the same command continues: no row is done twice.
 
     Returns:
         The exit code.

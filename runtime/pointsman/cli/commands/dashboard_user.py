@@ -71,4 +71,4 @@ def _read(path: str) -> UsersFile:
     try:
         return parse(UsersFile, read_file("--file", path).encode())
     except ContractError as error:
-        raise ConfigurationError(f"{path} is no file of users: {error}; name another --file") from None
+        raise ConfigurationError(f"{path} is not a file of users: {error}; name another --file") from None

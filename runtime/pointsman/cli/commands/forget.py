@@ -1,4 +1,4 @@
-"""The commands that delete a workflow permanently, and that list what was deleted."""
+"""The commands that delete a workflow permanently, and that list deleted workflows."""
 
 from __future__ import annotations
 

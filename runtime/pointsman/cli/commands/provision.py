@@ -46,8 +46,9 @@ def provision(
 ) -> Code:
     """Create the streams and the durable consumers of a namespace.
 
-    Other processes then need no right to create them. The command may be repeated: what exists stays. A team of TARGET
-    brings the agents that it requires. Without teams and agents, only the streams and buckets are created.
+    Other processes then need no right to create them. The command may be repeated: existing streams and consumers stay.
+    A team of TARGET brings the agents that it requires. Without teams and agents, only the streams and buckets are
+    created.
 
     Returns:
         The exit code.

@@ -182,7 +182,7 @@ async def pause(
 async def resume(
     session: Session, name: Name, team: TeamOption = None, caller: Caller = None, json: Json = False
 ) -> None:
-    """Let a paused schedule go on."""
+    """Resume a paused schedule."""
     await _change(
         session,
         lambda client: client.schedules.resume(name, team, caller=caller),
@@ -206,7 +206,7 @@ async def run(session: Session, name: Name, team: TeamOption = None, caller: Cal
 async def delete(
     session: Session, name: Name, team: TeamOption = None, caller: Caller = None, json: Json = False
 ) -> None:
-    """Delete a schedule. Its runs that have started go on."""
+    """Delete a schedule. Its started runs continue."""
     await _change(
         session,
         lambda client: client.schedules.delete(name, team, caller=caller),

@@ -158,7 +158,7 @@ class _Chat:
         try:
             terminal = console(stderr=True)
             outcome = await (print_streamed_text(workflow, terminal) if terminal.is_terminal else workflow.outcome())
-        except asyncio.CancelledError:  # Ctrl-C cancels the turn, and the chat goes on
+        except asyncio.CancelledError:  # Ctrl-C cancels the turn, and the chat continues
             outcome = await _cancelled_outcome(workflow)
         if outcome is None:
             print_error(f"{workflow.id} is asked to end; `pointsman watch {workflow.id}` follows it")

@@ -225,7 +225,7 @@ def _event_type(text: str) -> EventType:
     for each in EVENT_TYPES:
         if each == text:
             return each
-    raise ConfigurationError(f"{text!r} is no type of event; choose from: {', '.join(EVENT_TYPES)}")
+    raise ConfigurationError(f"{text!r} is not a type of event; choose from: {', '.join(EVENT_TYPES)}")
 
 
 def _delivery_status(text: str | None) -> DeliveryStatus | None:
@@ -235,7 +235,7 @@ def _delivery_status(text: str | None) -> DeliveryStatus | None:
             return found
     if text is None:
         return None
-    raise ConfigurationError(f"{text!r} is no status; choose from: {', '.join(get_args(DeliveryStatus))}")
+    raise ConfigurationError(f"{text!r} is not a status; choose from: {', '.join(get_args(DeliveryStatus))}")
 
 
 def _shown(endpoint: Endpoint) -> dict[str, object]:

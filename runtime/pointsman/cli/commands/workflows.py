@@ -278,7 +278,7 @@ async def resume(
         print_json({"workflow_id": id, "resumed": True, "round": resumed.round, "tasks": resumed.tasks})
     else:
         again = ", ".join(resumed.tasks) or "the plan or the answer"
-        print(f"Workflow {id} goes on in round {resumed.round}; done again: {again}.")
+        print(f"Workflow {id} continues in round {resumed.round}; done again: {again}.")
         print(f"`pointsman watch {id}` shows its events.")
     return Code.OK
 

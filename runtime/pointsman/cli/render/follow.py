@@ -187,7 +187,7 @@ async def follow(workflow: Workflow, *, json: bool) -> Outcome:
                 for line in printer.lines(event):
                     line.print(terminal)
             if isinstance(event, WorkflowEnded):
-                outcome = event.outcome  # of a round; the events go on if the workflow was resumed
+                outcome = event.outcome  # of a round; the events continue if the workflow was resumed
     return outcome or await workflow.outcome()
 
 

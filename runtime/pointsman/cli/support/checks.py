@@ -61,7 +61,7 @@ async def run_checks(
     Args:
         settings: The settings.
         team: The team whose processes are checked, or its name; None for no team.
-        role: The role whose rights are checked. Default: a role is searched if the inbox prefix is that of a grant.
+        role: The role whose rights are checked. Default: a role is searched if the inbox prefix belongs to a grant.
         agents: The agents of a worker.
 
     Yields:

@@ -1,4 +1,4 @@
-"""Select what follows a failed attempt: an attempt by the same agent, an attempt by its fallback, or no attempt."""
+"""Select the next attempt after a failed attempt: by the same agent, by its fallback, or none."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _retry_delay(policy: RetryPolicy, workflow_id: str, task: Task, error: Attem
     The jitter is derived from the ids, so that a repetition of the decision has the same result.
     """
     if error.kind == ErrorKind.INSUFFICIENT:
-        return timedelta()  # no delay, because nothing has to recover: the agent receives what its output lacked
+        return timedelta()  # no delay, because nothing has to recover: the agent receives the reason of the check
     if error.retry_after is not None:
         return timedelta(seconds=error.retry_after)
     draw = int(derive_id("jitter", workflow_id, task.id, str(task.attempt), length=8), 16) / 0xFFFFFFFF

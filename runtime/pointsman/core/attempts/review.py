@@ -56,7 +56,7 @@ def request_review(decision: Decision, task: Task, judge: str, received: ResultR
 
 
 def parse_review(output: JsonValue) -> Review | str:
-    """Return the review of a judge. If the output is no review, return a sentence about the fault."""
+    """Return the review of a judge. If the output is not a review, return a sentence about the fault."""
     try:
         return Review.model_validate(output)
     except ValidationError as error:

@@ -43,7 +43,7 @@ def quota(state: State) -> PlanUsage:
 def plan_usage(state: State) -> PlanUsage:
     """Return the tasks and re-plans that the workflow and the teams below it have used, as far as the state shows.
 
-    The steps of an adaptive planner are no re-plans: the tasks of each step count.
+    The steps of an adaptive planner are not re-plans: the tasks of each step count.
     """
     replans = 0 if isinstance(state.strategy, Adaptive) else state.replans
     tasks = sum(task.role is Role.WORK for task in state.tasks.values())

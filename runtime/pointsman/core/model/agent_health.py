@@ -69,7 +69,7 @@ def is_agent_fault(error: AttemptError) -> bool:
 def open_circuits(circuits: Mapping[str, Circuit], alive: Collection[str], now: datetime) -> Mapping[str, Circuit]:
     """Return the circuits that are open `now`, of the agents that are `alive`.
 
-    A circuit whose time has passed is no alarm: the next task is the probe, and a success of the probe closes the
+    A circuit whose time has passed is not an alarm: the next task is the probe, and a success of the probe closes the
     circuit.
     """
     return {name: circuit for name, circuit in circuits.items() if name in alive and now < circuit.until}

@@ -99,7 +99,7 @@ class Task:
     items: tuple[str, ...] = ()
     """The tasks of the items of a task with `for_each`."""
     intentionally_skipped: bool = False
-    """True if a false condition skipped the task, or a dependency of the task. The task is no gap of the answer."""
+    """True if a false condition skipped the task, or a dependency of the task. The task is not a gap of the answer."""
     needs_approval: bool = False
     approved: bool = False
     refined_by: str = ""
@@ -393,6 +393,6 @@ def from_snapshot(snapshot: JsonValue) -> State:
     """Return the state that `to_snapshot` wrote.
 
     Raises:
-        ValidationError: The data is no state.
+        ValidationError: The data is not a state.
     """
     return _state_adapter().validate_python(snapshot)

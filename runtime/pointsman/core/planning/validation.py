@@ -29,7 +29,7 @@ ModelT = TypeVar("ModelT", bound=BaseModel)
 
 
 def read_plan(output: JsonValue, *, strict: bool = False) -> Plan | tuple[str, ...]:
-    """Return the plan of a planner's answer. If the answer is no plan, return the problems of its form.
+    """Return the plan of a planner's answer. If the answer is not a plan, return the problems of its form.
 
     Args:
         output: The answer.
@@ -74,7 +74,7 @@ def readable_tasks(output: JsonValue) -> Plan:
 
 
 def read_selection(output: JsonValue) -> Selection | tuple[str, ...]:
-    """Return the selection of a classifier's answer. If the answer is no selection, return the problems of its form."""
+    """Return the selection in a classifier's answer, or the problems of an answer that is not a selection."""
     return _parse_output(Selection, output, "a JSON object with agents, each with agent and confidence")
 
 

@@ -1,4 +1,4 @@
-"""Apply the answer of a person to a question: the work goes on, or the work fails with the reason."""
+"""Apply the answer of a person to a question: the work continues, or the work fails with the reason."""
 
 from __future__ import annotations
 

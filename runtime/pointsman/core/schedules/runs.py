@@ -227,7 +227,7 @@ def check_schedule(
 def _fire(schedule: Schedule, subjects: Subjects, now: datetime) -> tuple[ScheduleEntry, ...]:
     """Decide about the fires since the last decision. At most the newest of them starts a run."""
     spec = _spec(schedule)
-    set_back = schedule.through - now > _CLOCK_SKEW  # then times are repeated, and those with a run stay decided
+    set_back = schedule.through - now > _CLOCK_SKEW  # then times are repeated, without a second run
     newest, count = fires_between(spec, schedule.through, now)
     if newest is None:
         return (TimesPassed(at=now, through=now),) if set_back else ()

@@ -46,7 +46,7 @@ def needs_file(schedule: Schedule, digest: str) -> bool:
     """Return True if a fire or a run may read a file of the schedule.
 
     The record of a deleted schedule still needs its files: they are the files of its runs, until the record expires.
-    The files of an earlier schedule of the same name are needed while its runs go on.
+    The files of an earlier schedule of the same name are needed while its runs continue.
 
     Args:
         schedule: The schedule.
@@ -168,7 +168,7 @@ def _run_started(schedule: Schedule, entry: RunStarted) -> Schedule:
 
 def _with_run(schedule: Schedule, workflow: str, at: datetime, **changes: object) -> Schedule:
     if not any(each.workflow_id == workflow for each in schedule.runs):
-        raise InvariantError(f"{workflow} is no run of the schedule {schedule.name}")
+        raise InvariantError(f"{workflow} is not a run of the schedule {schedule.name}")
     runs = [each.model_copy(update=changes) if each.workflow_id == workflow else each for each in schedule.runs]
     return _with(schedule, at, runs=_bounded(runs))
 

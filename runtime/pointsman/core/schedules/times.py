@@ -1,6 +1,6 @@
 """Compute the times of a schedule. All times are in UTC; the cron expression is read in its own time zone.
 
-At a change to daylight saving time, the rules are those of Debian's cron. A fire at a fixed time that the clocks skip
+At a change to daylight saving time, the rules of Debian's cron apply. A fire at a fixed time that the clocks skip
 comes right after the gap. A fire at a fixed time that occurs twice comes once, at the first. An expression whose minute
 or hour begins with `*` follows elapsed time.
 """

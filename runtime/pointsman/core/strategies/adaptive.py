@@ -61,5 +61,5 @@ def _replan_hints(state: State, new: int) -> str:
         if task.result and task.result.replan_hint
     ]
     if len(state.messages) > state.messages_seen_by_planner:
-        hints.append("messages came while the work went on")
+        hints.append("messages came while the work continued")
     return "; ".join(hints)

@@ -42,7 +42,7 @@ __all__ = [
 ]
 
 LOST = "lost"
-"""The outcome of a turn whose request was settled and whose workflow never began. It is no part of the history."""
+"""The outcome of a turn whose request was settled and whose workflow never began. It is not a part of the history."""
 
 _KEPT_TURNS = 100
 """Ended turns whose texts the record keeps: the most that a policy can give to agents."""
@@ -161,7 +161,7 @@ def open_turns(thread: Thread) -> tuple[Turn, ...]:
 
 
 def turn_of(thread: Thread, workflow: str) -> Turn | None:
-    """Return the turn of a workflow; None for a workflow that is no recent turn of the thread."""
+    """Return the turn of a workflow; None for a workflow that is not a recent turn of the thread."""
     return next((each for each in reversed(thread.turns) if each.workflow_id == workflow), None)
 
 
@@ -231,7 +231,7 @@ def evolve_thread(thread: Thread | None, entry: ThreadEntry) -> Thread:
 
 def _with_turn(thread: Thread, workflow: str, at: datetime, **changes: object) -> Thread:
     if turn_of(thread, workflow) is None:
-        raise InvariantError(f"{workflow} is no turn of the thread {thread.thread}")
+        raise InvariantError(f"{workflow} is not a turn of the thread {thread.thread}")
     turns = tuple(each.model_copy(update=changes) if each.workflow_id == workflow else each for each in thread.turns)
     return _with_turns(thread, turns, at)
 

@@ -1,4 +1,4 @@
-"""The workflow log on the bus: read it, extend it, decode what may begin a workflow.
+"""The workflow log on the bus: read and extend the log, and decode messages that may begin a workflow.
 
 Read in this order: reader, follower, bucket_follower, workflow_log, records, requests
 """

@@ -217,7 +217,7 @@ async def follow_workflow(
         subjects: The subjects of the namespace.
         workflow: The workflow.
         team: The team; None for a workflow whose team is unknown.
-        present_only: True to yield only what is stored now. Default: False.
+        present_only: True to yield only entries that are stored now. Default: False.
 
     Yields:
         The messages.

@@ -37,7 +37,7 @@ tasks, the number is doubled again: a snapshot holds all tasks, and is as large 
 
 
 class CorruptLogError(PeerError):
-    """A log holds a message that cannot be read or cannot follow. Its workflow is closed; other workflows go on."""
+    """A log holds a message that cannot be read or cannot follow. Its workflow is closed; other workflows continue."""
 
     kind = "corrupt_log"
 

@@ -39,7 +39,7 @@ def read_archive(text: bytes) -> Archive | tuple[Commit, ...]:
         The archive, or the commits of the log.
 
     Raises:
-        ConfigurationError: The content is no archive and no log, has an unsupported version, or does not pass
+        ConfigurationError: The content is neither an archive nor a log, has an unsupported version, or does not pass
             `check_archive`.
     """
     try:
@@ -127,7 +127,7 @@ def _check_workflow(archive: Archive) -> None:
 def _check_record(archive: Archive, record: Record, subjects: Subjects) -> None:
     if not _is_own(archive, record, subjects):
         raise ConfigurationError(
-            f"record {record.sequence} on {record.subject[:200]!r} of the stream {record.stream!r} is no message of "
+            f"record {record.sequence} on {record.subject[:200]!r} of the stream {record.stream!r} is not a message of "
             f"workflow {archive.workflow_id} of {archive.team}; nothing was imported; {_EXPORT_HINT}"
         )
     try:

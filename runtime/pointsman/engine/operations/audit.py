@@ -66,7 +66,7 @@ async def read_audit(bus: Bus, subjects: Subjects) -> Sequence[AuditRecord]:
         subjects: The subjects of the namespace.
 
     Returns:
-        The records, oldest first, without messages that are no records.
+        The records, oldest first, without messages that are not records.
     """
     found: list[AuditRecord] = []
     async for stored in bus.read("controls", subjects.audits):

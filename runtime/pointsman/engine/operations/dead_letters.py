@@ -274,7 +274,7 @@ class DeadLetters:
                 return  # is not replayed
         if not own:
             raise NotReplayableError(
-                f"dead letter {content.id} is of {content.origin}, and {content.subject!r} is no subject on which "
+                f"dead letter {content.id} is of {content.origin}, and {content.subject!r} is not a subject on which "
                 f"{content.origin} receives messages of its workflow: a program with the rights of {content.origin} "
                 "may have forged it; `pointsman dead discard` removes it"
             )
@@ -480,7 +480,7 @@ def _has_ended_message(content: DeadLetter, end: WorkflowEnded) -> str:
 def _workflow(content: DeadLetter) -> str:
     if content.workflow_id is None:
         raise NotReplayableError(
-            f"dead letter {content.id} from {content.subject!r} names no workflow, so there is nothing to go on with; "
+            f"dead letter {content.id} from {content.subject!r} names no workflow, so no workflow can be resumed; "
             "`pointsman dead discard` removes it"
         )
     return content.workflow_id

@@ -30,7 +30,7 @@ __all__ = ["ForgetResult", "WorkflowRunsError", "forget_workflow"]
 
 
 class WorkflowRunsError(PointsmanError):
-    """The workflow has not ended. Its supervisor would go on without its log."""
+    """The workflow has not ended. Its supervisor would continue without its log."""
 
     kind = "workflow_runs"
 
@@ -75,7 +75,7 @@ async def forget_workflow(
         progress: Called with the number of messages that were deleted so far.
 
     Returns:
-        The numbers of what was deleted.
+        The numbers of deleted messages, files and other items.
 
     Raises:
         NotFoundError: There is no such workflow.

@@ -42,7 +42,7 @@ async def provision(
         webhooks: Also create the buckets and consumers of webhooks. Default: False.
 
     Returns:
-        The consumers: those of webhooks, then in the order of the teams and agents.
+        The consumers: first for webhooks, then in the order of the teams and agents.
 
     Raises:
         ConfigurationError: The broker refuses a stream or a consumer.

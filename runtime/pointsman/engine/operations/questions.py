@@ -64,7 +64,7 @@ async def answer_question(
         The answer that counts, or a result without a verdict if no supervisor has read the answer in `timeout` seconds.
 
     Raises:
-        ContractError: `input` is not valid by the schema of the question or in place of the old input, or is no JSON;
+        ContractError: `input` is not valid by the schema of the question or in place of the old input, or is not JSON;
             or the action does not fit the question. The question stays open.
         NotFoundError: The question does not exist, or the log was removed.
     """

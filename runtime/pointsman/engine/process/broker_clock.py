@@ -18,7 +18,7 @@ _SHORT_ROUND_TRIP_S = 0.1  # an answer within this time needs no further reading
 
 
 class BrokerClock:
-    """A clock with the broker's time. Until it is synchronised, its time is that of `clock`."""
+    """A clock with the broker's time. Before the first synchronisation, the time is read from `clock`."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

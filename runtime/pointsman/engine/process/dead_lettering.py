@@ -101,7 +101,7 @@ async def store_dead_letter(bus: Bus, subject: str, letter: DeadLetter, headers:
 
 
 def _truncate(letter: DeadLetter, bound: int) -> DeadLetter:
-    kept = bound // _KEPT_FRACTION // 4 * 4  # base64 is cut between groups of four, so what is left can be decoded
+    kept = bound // _KEPT_FRACTION // 4 * 4  # base64 is cut between groups of four, so the first part can be decoded
     known = {name: value for name, value in letter.headers.items() if name.lower().startswith("ce-")}
     headers = known if sum(len(value) for value in known.values()) < kept else {}
     return letter.model_copy(update={"body": letter.body[:kept], "headers": headers, "truncated": True})

@@ -109,7 +109,7 @@ def load_agents(specs: Iterable[str]) -> tuple[Agent, ...]:
 
 
 def load_objects(spec: str, kind: type[T]) -> tuple[T, ...]:
-    """Load what `spec` names of one type: an object, the members of a list, or the members of a module.
+    """Load all objects of one type that `spec` names: one object, the members of a list, or the members of a module.
 
     Args:
         spec: `package.module`, `package.module:name`, `path/file.py`, `path/file.py:name`, or the name of an entry

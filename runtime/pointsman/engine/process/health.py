@@ -3,8 +3,8 @@
 | Path | 200 when | Otherwise |
 |---|---|---|
 | `/healthz` | the event loop answers | no answer |
-| `/readyz` | the broker serves every consumer of the process, and what lay in a team's inbox at its supervisor's \
-beginning has been dealt with | 503; the body names what is missing |
+| `/readyz` | the broker serves every consumer of the process, and the supervisor has processed the messages that \
+were in the team's inbox at its start | 503; the body names the unmet conditions |
 | `/metrics` | the extra `prometheus` is installed | 404 |
 
 `/healthz` and `/readyz` answer with one JSON object. `/metrics` answers in the Prometheus text format. A request is one

@@ -96,7 +96,7 @@ class AgentLoads:
         return sorted(name for name in agents if now - self._refreshed_at.get(name, -_MAX_AGE_S) >= _MAX_AGE_S)
 
     async def _queued(self, agent: str) -> int:
-        with suppress(PeerError):  # a missing figure is no reason to wait
+        with suppress(PeerError):  # a missing figure is not a reason to wait
             if (depth := await self._bus.depth(consumer_name(agent), "handoffs")) is not None:
                 return depth.pending + depth.in_flight
         return 0

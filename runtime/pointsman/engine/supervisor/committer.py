@@ -193,7 +193,7 @@ class Committer:
         return self._live_cards[1]
 
     async def _reload(self, workflow: str, head: LogHead, error: ConflictError | PublishOutcomeUnknownError) -> LogHead:
-        """Load the log after `head`. If the log neither ends at `head` nor goes on after it, it was rolled back."""
+        """Load the log after `head`. If the log neither ends at `head` nor continues after it, it was rolled back."""
         newer = await self._logs.load(workflow, head)
         if isinstance(error, PublishOutcomeUnknownError) or newer.sequence != head.sequence:
             return newer
@@ -219,7 +219,7 @@ def refuse_late(decision: Decision, inbound: Sequence[InboundInput], *, uncertai
             case ControlReceived() as control if control.control.action == "resume":
                 reason = resume_refusal(decision, control) if _is_new(decision, each) else ""
                 # The commit of an earlier delivery may not have reached the broker yet. The command waits until the
-                # broker has the commit, and then the round goes on, or until the log is deleted.
+                # broker has the commit, and then the round continues, or until the log is deleted.
                 each.postponed = bool(reason) and expires_soon(decision) and (uncertain or each.delivery.delivered > 1)
                 if reason and not each.postponed:
                     each.refusal = AttemptError(kind="not_resumable", message=reason)

@@ -157,13 +157,13 @@ class SupervisorEngine:
 
     @property
     def waiting_for(self) -> list[str]:
-        """Return the consumers that the broker does not serve; then those with a backlog of the start."""
+        """Return the consumers that the broker does not serve, then the consumers with a backlog of the start."""
         names = [each.name for each in (self._requests, *self._inputs, self._handoffs)]
         unserved = [name for name in names if (open := self._consumers.get(name)) is None or not open.bound]
         return unserved or [f"backlog of {backlog.name}" for backlog in self._backlogs if backlog]
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Supervise until `stop`; then take no new inputs, finish those in progress, and return.
+        """Supervise until `stop`; then take no new inputs, finish the inputs in progress, and return.
 
         Args:
             stop: Set to stop.

@@ -89,7 +89,7 @@ def request_id_conflict(state: State, each: Input) -> AttemptError | None:
 
 
 def result_forgery(state: State, each: Input) -> AttemptError | None:
-    """Return an error for a result whose token is not that of the handoff; None for any other input."""
+    """Return an error for a result without the token of the handoff; None for any other input."""
     if not isinstance(each, ResultReceived) or has_token(state, each):
         return None
     return AttemptError(

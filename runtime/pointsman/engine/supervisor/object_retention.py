@@ -87,7 +87,7 @@ class _ObjectRetention:
             await self._remove_orphans(until)
 
     async def _remove_orphans(self, until: datetime) -> None:
-        """Delete old chunks without a description: those of a writer that died, or of content that was stored twice."""
+        """Delete old chunks without a description: the writer died, or the content was stored twice."""
         known: set[str] = set()
         descriptions = self._bus.read("artifacts", self._subjects.objects)
         async with aclosing(as_async_generator(descriptions)) as messages:
@@ -116,7 +116,7 @@ class _ObjectRetention:
         return self._schedules
 
     async def _first_chunk(self, description: StoredMessage) -> int:
-        """Return the sequence of the first chunk of an object; that of its description if it has no chunks."""
+        """Return the sequence of the first chunk of an object, or of the description of an object without chunks."""
         if chunks := self._chunks_of(description):
             async with aclosing(as_async_generator(self._bus.read("artifacts", chunks))) as messages:
                 async for chunk in messages:

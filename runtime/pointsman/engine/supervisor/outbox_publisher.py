@@ -180,8 +180,8 @@ class OutboxPublisher:
     async def _publish_batch(self, state: State, messages: Sequence[EncodedMessage]) -> int:
         """Publish messages concurrently.
 
-        After that the broker has every message, or the attempt of an oversize one has failed. If some messages cannot
-        be published, the error of the first is raised.
+        After that the broker has every message, or the attempt with an oversize message has failed. If some messages
+        cannot be published, the error of the first is raised.
 
         Returns:
             The number of new messages.

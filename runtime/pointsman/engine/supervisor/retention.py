@@ -275,7 +275,7 @@ class RetentionJob:
         return _NEVER
 
     async def _was_resumed(self, workflow: str, outcome: StoredMessage) -> bool:
-        """Return True if the log goes on after an outcome: a supervisor withdraws this outcome soon."""
+        """Return True if the log continues after an outcome: a supervisor withdraws this outcome soon."""
         newest = await self._bus.last("log", self._subjects.workflow_log(workflow))
         try:
             return newest is not None and read_commit(newest).round > round_of_outcome(outcome)

@@ -2,7 +2,7 @@
 
 One change is one compare-and-set publish to the record of the schedule. The request of a fire and the next timer
 follow from the record and are published after the change, idempotently; then the input is acknowledged. A crash
-anywhere leaves the input unacknowledged: any supervisor receives the input again and publishes what is missing.
+anywhere leaves the input unacknowledged: any supervisor receives the input again and publishes the missing messages.
 """
 
 from __future__ import annotations

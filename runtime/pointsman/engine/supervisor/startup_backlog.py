@@ -56,7 +56,7 @@ class StartupBacklog:
         """Check whether the backlog is processed.
 
         Args:
-            in_hand: The messages that this process works on, also those of other consumers.
+            in_hand: The messages that this process works on, from all its consumers.
         """
         newest, asked = self._newest, self._clock.monotonic()
         if not newest:

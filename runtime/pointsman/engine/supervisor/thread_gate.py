@@ -80,7 +80,7 @@ class ThreadGate:
     async def record(self, state: State, inbound: Sequence[InboundInput]) -> None:
         """Write the end of a turn to its thread. Then publish the messages that no task has read as the next turn.
 
-        A repeated call changes nothing. A turn is lost if its workflow is no turn of the thread: it was cancelled or
+        A repeated call changes nothing. A turn is lost if its workflow is not a turn of the thread: it was cancelled or
         refused before the thread admitted it, or another request with the same id began it.
 
         Args:
@@ -200,7 +200,7 @@ class ThreadGate:
         return after
 
     async def _end_of(self, turn: Turn) -> tuple[str, str, str] | None:
-        """Return the end of a turn that its record does not have: workflow, outcome and answer. None if it goes on."""
+        """Return workflow, outcome and answer of an ended turn that the record lacks; None if the turn still runs."""
         team = self._team.name
         # In this order: a request is settled after the first commit of its workflow.
         depth = await self._bus.depth(request_consumer(self._subjects, team).name, "requests")

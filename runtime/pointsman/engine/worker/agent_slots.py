@@ -18,7 +18,7 @@ __all__ = ["AgentSlots", "SlotPool", "create_slots"]
 
 
 def create_slots(agent: Agent, instance: str, subjects: Subjects, pool: SlotPool | None = None) -> AgentSlots:
-    """Return the slots of `agent` in the worker `instance`: those of `pool`, or its own, all of them free."""
+    """Return the free slots of `agent` in the worker `instance`: the slots of `pool`, or slots of its own."""
     card = agent.card
     service = Service(
         card.name,

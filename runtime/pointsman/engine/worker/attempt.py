@@ -340,7 +340,7 @@ class Attempt:
 
 
 def _all_questions(raised: Sequence[QuestionRequest], state: AttemptState) -> tuple[QuestionRequest, ...]:
-    """Return the questions that ended the attempt, and those that the attempt asked at the same time."""
+    """Return the questions that ended the attempt, and all questions that the attempt asked at the same time."""
     more = (each for each in state.record.questions if each not in raised)
     return (*raised, *more)[:MAX_QUESTIONS_AT_ONCE]
 

@@ -345,7 +345,7 @@ class Worker:
 
     def _warn_about_shared_queue(self, slots: AgentSlots, delivery: Delivery) -> None:
         """Log the teams whose handoffs wait behind each other, once for each team."""
-        if slots.sharing is None or delivery.delivered > 1:  # the age of a redelivered handoff is no wait for a slot
+        if slots.sharing is None or delivery.delivered > 1:  # the age of a redelivered handoff is not a wait for a slot
             return
         message = delivery.message
         with suppress(ContractError):  # another program published it

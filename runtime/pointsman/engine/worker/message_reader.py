@@ -39,6 +39,6 @@ class BusMessageReader:
         try:
             stored = await self._bus.last("log", self._subject)
             return parse(UserMessages, decode(stored.headers, stored.body)[1]).messages if stored is not None else ()
-        except (BusUnavailableError, ContractError) as error:  # the next read may succeed, and the work goes on
+        except (BusUnavailableError, ContractError) as error:  # the next read may succeed, and the work continues
             _log.warning("messages_unavailable", subject=self._subject, error=str(error))
             return ()

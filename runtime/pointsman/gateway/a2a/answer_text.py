@@ -75,7 +75,7 @@ class AnswerText:
         self._hash = sha256()
         self._call: tuple[str, int, str] | None = None
         self._unverified: str | None = "" if self._length else None
-        """The beginning of the text, until its length is that of the client's text; None once both are compared."""
+        """The beginning of the text, up to the length of the client's text; None once both are compared."""
 
     @property
     def mark(self) -> str:

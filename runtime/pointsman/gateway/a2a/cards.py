@@ -1,4 +1,4 @@
-"""Describe a team as an A2A agent: its skills are those of the team and of its live agents."""
+"""Describe a team as an A2A agent, with the skills of the team and of its live agents."""
 
 from __future__ import annotations
 

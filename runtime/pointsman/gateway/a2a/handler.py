@@ -199,7 +199,7 @@ class TeamHandler(RequestHandler):
     async def on_delete_task_push_notification_config(
         self, params: pb.DeleteTaskPushNotificationConfigRequest, context: ServerCallContext
     ) -> None:
-        """Delete a receiver of the events of a task. A missing receiver is no error."""
+        """Delete a receiver of the events of a task. A missing receiver is not an error."""
         _, reader = self._reader(context)
         await reader.find(params.task_id)
         for each in await self._push.of_task(params.task_id):
@@ -323,7 +323,7 @@ class TeamHandler(RequestHandler):
             message: The message.
 
         Returns:
-            The workflow, or that of the next turn if the message is late.
+            The workflow, or the workflow of the next turn if the message is late.
 
         Raises:
             InvalidParamsError: The message has files.

@@ -161,7 +161,7 @@ class TaskFold:
         """Apply an entry of the log.
 
         Args:
-            event: The entry, which follows those of earlier calls.
+            event: The next entry, after the entries of earlier calls.
 
         Returns:
             The events of the entry for streams.
@@ -283,7 +283,7 @@ class TaskFold:
         return self._set(INTERRUPTED, entry, position, message)
 
     def _go_on(self, entry: Entry, position: str, line: str) -> TaskEvent:
-        """Return the event after a question is closed: another question waits, or the work goes on."""
+        """Return the event after a question is closed: another question waits, or the work continues."""
         if not self.questions:
             return self._set(TaskState.TASK_STATE_WORKING, entry, position, line)
         waiting = next(iter(self.questions.values()))

@@ -258,7 +258,7 @@ def interrupt_of(question: Question) -> Interrupt:
         question: The question.
 
     Returns:
-        The interrupt. Its id is that of the question.
+        The interrupt. Its id is the question's id.
     """
     subjects: Mapping[str, str] = {
         "task": f"Allow the task {question.task_id!r} of {question.agent}?",

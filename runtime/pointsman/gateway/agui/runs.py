@@ -1,7 +1,7 @@
 """Run a team for a front end that speaks AG-UI.
 
 A run is a workflow. A run that waits for answers ends with interrupts; a later run of the thread answers them in
-`resume` and goes on with the same workflow.
+`resume` and continues with the same workflow.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ class RunInput(BaseModel):
     summary="Run a team",
     description="Run a team by the Agent User Interaction Protocol (AG-UI 1.0). The response is a stream of AG-UI "
     "events. A repeated `runId` of a thread is the same workflow. A run that waits for answers finishes with the "
-    "outcome `interrupt`; a run with `resume` answers all of its interrupts and goes on. When the client disconnects, "
-    "the workflow is cancelled, unless the request has an `Idempotency-Key`.",
+    "outcome `interrupt`; a run with `resume` answers all of its interrupts and continues. When the client "
+    "disconnects, the workflow is cancelled, unless the request has an `Idempotency-Key`.",
     response_class=StreamingResponse,
     responses={200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}, **problems(404, 409, 410)},
 )
@@ -105,7 +105,7 @@ def _parse(given: Mapping[str, JsonValue]) -> RunAgentInput:
         return RunAgentInput.model_validate(given)
     except ValidationError as error:
         raise ProblemError(
-            422, "invalid_request", f"the body is no RunAgentInput of AG-UI: {describe(error)}"
+            422, "invalid_request", f"the body is not a RunAgentInput of AG-UI: {describe(error)}"
         ) from None
 
 
@@ -139,7 +139,7 @@ async def _stream(
                         yield _frame(event)
                     return
     except StreamResetError:
-        ended = True  # the gateway stops, and the workflow goes on
+        ended = True  # the gateway stops, and the workflow continues
         for event in events.fail("the gateway stops; send the same run again", "gateway_stopping"):
             yield _frame(event)
     finally:

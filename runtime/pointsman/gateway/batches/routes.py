@@ -66,7 +66,7 @@ _RESULTS: dict[int | str, dict[str, Any]] = {
     openapi_extra=_BODY,
     responses={
         202: {
-            "description": "The batch is stored, and goes on without the client.",
+            "description": "The batch is stored, and continues without the client.",
             "headers": {"Location": {"description": "The path of the batch.", "schema": {"type": "string"}}},
         },
         **problems(404, 408, 409, 410, 415),
@@ -124,7 +124,7 @@ async def create_batch(
 
 @router.get("", summary="List batches", responses=problems())
 async def list_batches(caller: CallerArg, batches: BatchesArg) -> BatchPage:
-    """List your newest 100 batches; as an operator, those of all callers."""
+    """List your newest 100 batches; as an operator, the batches of all callers."""
     return BatchPage(batches=[_view(batches, record) for record in batches.listed(_owner(caller))])
 
 
@@ -155,13 +155,13 @@ async def get_results(
 
 @router.post("/{batch_id}/pause", status_code=202, summary="Pause a batch", responses=problems(404, 409))
 async def pause_batch(batch_id: BatchPath, body: Body, caller: CallerArg, batches: BatchesArg) -> BatchView:
-    """Send no more rows until the batch is resumed. Workflows that run go on."""
+    """Send no more rows until the batch is resumed. Running workflows continue."""
     return await _change(batches, caller, batch_id, "pause")
 
 
 @router.post("/{batch_id}/resume", status_code=202, summary="Resume a batch", responses=problems(404, 409))
 async def resume_batch(batch_id: BatchPath, body: Body, caller: CallerArg, batches: BatchesArg) -> BatchView:
-    """Go on with a batch that was paused."""
+    """Resume a paused batch."""
     return await _change(batches, caller, batch_id, "resume")
 
 
@@ -175,7 +175,7 @@ def _parse_options(given: dict[str, Any]) -> BatchOptions:
     try:
         return BatchOptions.model_validate(given)
     except ValidationError as error:
-        raise ProblemError(422, "invalid_request", f"the query is not that of a batch: {describe(error)}") from None
+        raise ProblemError(422, "invalid_request", f"the query is not valid for a batch: {describe(error)}") from None
 
 
 async def _parse_body(request: Request, max_bytes: int) -> BatchRequest:
@@ -192,9 +192,9 @@ async def _parse_body(request: Request, max_bytes: int) -> BatchRequest:
     try:
         return BatchRequest.model_validate(parse_json(bytes(body)))
     except ValidationError as error:
-        raise ProblemError(422, "invalid_request", f"the body is no batch: {describe(error)}") from None
+        raise ProblemError(422, "invalid_request", f"the body is not a batch: {describe(error)}") from None
     except ContractError as error:
-        raise ProblemError(422, "invalid_request", f"the body is no batch: {error}") from None
+        raise ProblemError(422, "invalid_request", f"the body is not a batch: {error}") from None
 
 
 async def _pieces_of(body: BatchRequest, context: Context, caller: Caller) -> AsyncIterator[bytes]:
@@ -211,7 +211,7 @@ async def _pieces_of(body: BatchRequest, context: Context, caller: Caller) -> As
 
 
 def _owner(caller: Caller) -> str:
-    """Return the caller whose batches a caller may see; empty for those of all callers."""
+    """Return the caller whose batches a caller may see; empty for the batches of all callers."""
     return "" if caller.operator else caller.name
 
 

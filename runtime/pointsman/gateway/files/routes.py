@@ -160,7 +160,7 @@ async def get_content(file_id: FilePath, context: ContextArg, caller: CallerArg,
 
 @router.get("/workflows/{workflow_id}/files", summary="List the files of a workflow", responses=problems(404))
 async def list_workflow_files(workflow_id: WorkflowPath, context: ContextArg, caller: CallerArg) -> WorkflowFiles:
-    """List the files of the request of a workflow, and those that tasks have returned."""
+    """List the files of the request of a workflow, and the files that tasks have returned."""
     found = await _files_of(context, caller, workflow_id)
     return WorkflowFiles(
         files=[

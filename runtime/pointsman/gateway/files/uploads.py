@@ -240,4 +240,4 @@ async def _parts(body: AsyncIterator[bytes], boundary: bytes) -> AsyncGenerator[
             for event in taken:
                 yield event
     except FormParserError as error:
-        raise ProblemError(400, "invalid_form", f"the body is no multipart form: {str(error)[:200]}") from None
+        raise ProblemError(400, "invalid_form", f"the body is not a multipart form: {str(error)[:200]}") from None

@@ -48,7 +48,7 @@ class Backend(Protocol):
 
     @property
     def stopping(self) -> bool:
-        """True if this process stops: calls end, and their workflows go on."""
+        """True if this process stops: calls end, and their workflows continue."""
         ...
 
     async def tools(self) -> Sequence[TeamTool]:

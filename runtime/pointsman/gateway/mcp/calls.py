@@ -197,7 +197,7 @@ async def _resume(params: types.CallToolRequestParams, backend: Backend) -> tupl
     with suppress(NotFoundError):
         workflow = await backend.find(state) if is_token(state) else None
     if workflow is None or workflow.team != params.name:
-        raise MCPError(types.INVALID_PARAMS, "the request state is not one that this tool has sent; call again")
+        raise MCPError(types.INVALID_PARAMS, "this tool has not sent this request state; call again")
     problems: dict[str, str] = {}
     if params.input_responses:
         questions = await open_questions(backend, workflow.id)
@@ -303,10 +303,10 @@ class _Follower:
                 return
 
     def _given_up(self) -> CallResult:
-        """Return the result of a call whose process stops: the workflow goes on."""
+        """Return the result of a call whose process stops: the workflow continues."""
         if self._ctx.protocol_version >= _FIRST_WITH_INPUT_REQUIRED:
             return types.InputRequiredResult(request_state=self._workflow.id)
         return error_result(
-            f"the gateway stops, and workflow {self._workflow.id} goes on; read its outcome as a resource later",
+            f"the gateway stops, and workflow {self._workflow.id} continues; read its outcome as a resource later",
             self._workflow.id,
         )

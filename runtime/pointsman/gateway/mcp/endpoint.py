@@ -73,7 +73,7 @@ class _Endpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["method"] != "POST":
-            # There are no sessions, so there is no stream beside those of requests, and no session to delete.
+            # There are no sessions, so there is no stream except for a request's own stream, and no session to delete.
             raise ProblemError(405, "method_not_allowed", "send each message by POST", headers={"allow": "POST"})
         manager = StreamableHTTPSessionManager(
             self._server, stateless=True, max_request_body_size=self._context.settings.gateway_max_body

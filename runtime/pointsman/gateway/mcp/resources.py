@@ -69,7 +69,7 @@ async def list_resources(params: types.PaginatedRequestParams | None, backend: B
     """
     cursor = params.cursor if params else None
     if cursor is not None and re.fullmatch("[0-9]{1,18}", cursor) is None:
-        raise MCPError(types.INVALID_PARAMS, "the cursor is not one of this server; list again from the start")
+        raise MCPError(types.INVALID_PARAMS, "the cursor is not valid at this server; list again from the start")
     items, following = await backend.ended(cursor, _PAGE)
     return types.ListResourcesResult(
         resources=[

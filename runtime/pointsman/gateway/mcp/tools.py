@@ -105,7 +105,7 @@ class Narrator:
             item: The entry, the report or the piece.
 
         Returns:
-            The line; for a piece, the agent and its text so far; empty for what does not concern a caller.
+            The line; for a piece, the agent and its text so far; empty for an event that a caller does not need.
         """
         if isinstance(item, Progress):
             return f"{item.agent}: {item.message or item.name}" if item.kind != "chat" else ""

@@ -329,7 +329,7 @@ async def _chunks(
                             if status:
                                 yield _status(line, done=False)
     except StreamResetError:
-        ended = True  # the gateway stops, and the workflow goes on
+        ended = True  # the gateway stops, and the workflow continues
         detail = "the gateway stops; send the request again with the same Idempotency-Key"
         yield _frame(openai_error(ProblemError(503, "gateway_stopping", detail)))
     finally:

@@ -27,7 +27,7 @@ class Commentary:
         """Return the line for an entry.
 
         Args:
-            entry: The entry, which follows those of earlier calls.
+            entry: The next entry, after the entries of earlier calls.
 
         Returns:
             The line; empty for an entry that does not concern a caller.

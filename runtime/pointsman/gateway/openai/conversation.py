@@ -42,7 +42,7 @@ def workflow_id(response: str) -> str:
         The workflow.
 
     Raises:
-        NotFoundError: The id is not that of a response.
+        NotFoundError: The id does not name a response.
     """
     if not response.startswith(_PREFIX) or not is_token(response):
         raise NotFoundError(f"there is no response {response[:80]!r}")

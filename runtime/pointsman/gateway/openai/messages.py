@@ -67,7 +67,7 @@ def read_message(role: str, content: object) -> Message:
         else:
             kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
             raise ProblemError(
-                400, "unsupported_content", f"a part of type {str(kind)[:80]!r} is no text and no file; send text"
+                400, "unsupported_content", f"a part of type {str(kind)[:80]!r} is neither text nor a file; send text"
             )
     return Message(role, "\n".join(texts), tuple(files))
 

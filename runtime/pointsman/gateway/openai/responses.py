@@ -65,7 +65,7 @@ class ResponseRequest(BaseModel):
     previous_response_id: str | None = Field(
         default=None, description="The response that this request continues: its turns are sent as data."
     )
-    background: bool | None = Field(default=None, description="Respond at once, and go on in the background.")
+    background: bool | None = Field(default=None, description="Respond at once, and continue in the background.")
     stream: bool | None = Field(default=None, description="Send the response as server-sent events.")
 
 
@@ -243,7 +243,7 @@ async def _chunks(
                             yield format_event(event["type"], event)
                     ended = ended or isinstance(item.entry, WorkflowEnded)
     except StreamResetError:
-        ended = True  # the gateway stops, and the workflow goes on
+        ended = True  # the gateway stops, and the workflow continues
     finally:
         if not ended and not detached:
             context.cancel_later(caller, workflow)

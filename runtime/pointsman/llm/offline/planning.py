@@ -29,7 +29,7 @@ _MIN_MEANINGFUL_STEMS = (
     2  # stems of a clause without an agent from which the clause is reported; below, it is a courtesy
 )
 _MIN_CLAUSE_WORDS = 4  # words below which a clause without an agent belongs to the clause before: "errors and timeouts"
-_MAX_QUOTED_CHARS = 1_000  # characters of what a plan repeats of a request: the log keeps it with each task
+_MAX_QUOTED_CHARS = 1_000  # characters of a request that each task of a plan repeats and the log stores
 _ELLIPSIS = "; ..."
 
 _THEN_PATTERN = re.compile(r"\b(?:then|after that|afterwards|finally|based on (?:that|this|it))\W*$", re.IGNORECASE)

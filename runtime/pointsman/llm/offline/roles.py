@@ -1,4 +1,4 @@
-"""The roles without a language model: answers quoted from the results, and what can be judged by words and figures."""
+"""The roles without a language model: answers quote the results, and judges compare words and figures."""
 
 from __future__ import annotations
 

@@ -213,7 +213,7 @@ class LeanSpan(otel.Span):
         self._attributes[key] = value
 
     def set_attributes(self, attributes: Mapping[str, Any]) -> None:
-        """Set several attributes. Like the SDK, convert keys that are no text here, but not in `set_attribute`."""
+        """Set several attributes. Like the SDK, convert keys that are not text here, but not in `set_attribute`."""
         if not all(type(key) is str for key in attributes):
             known, attributes = len(attributes), _clean_attributes(attributes)
             self._dropped += known - len(attributes)

@@ -1,8 +1,9 @@
 """Encode ended spans as the bytes of an OTLP request, with the result of the SDK's encoder but without its objects.
 
 The format is protobuf, and OTLP's is stable: a field is a tag (number and kind), then its value, or its length and its
-bytes. Numbers and order of fields are those of `opentelemetry/proto/trace/v1/trace.proto`. Values of types that OTLP
-does not have, and integers of more than 64 bits, are left out. Lone surrogates, which UTF-8 cannot encode, are escaped.
+bytes. `opentelemetry/proto/trace/v1/trace.proto` defines the numbers and the order of the fields. Values of types that
+OTLP does not have, and integers of more than 64 bits, are left out. Lone surrogates, which UTF-8 cannot encode, are
+escaped.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ export function batchesPage(main) {
   const list = h("ol", { class: "letters", "aria-label": "Batches, the newest first" });
   const nothing = h("div", {});
   main.append(
-    h("div", { class: "head-line" }, h("h1", { text: "Batches" }), h("p", { class: "muted", text: "Each row of a file becomes a request. A batch goes on without this page. Upload the same file again, and no row is done twice." })),
+    h("div", { class: "head-line" }, h("h1", { text: "Batches" }), h("p", { class: "muted", text: "Each row of a file becomes a request. A batch continues without this page. Upload the same file again, and no row is done twice." })),
     form, list, nothing);
   const elements = new Map();
 
@@ -90,7 +90,7 @@ function batchElement(id) {
   async function act(what) {
     const done = await post(`/api/batches/${id}/${what}`);
     if (!done.ok) note(done.error, "bad");
-    else if (what === "pause") note("No further row is sent. Workflows that run go on.");
+    else if (what === "pause") note("No further row is sent. Running workflows continue.");
   }
 
   element.tick = () => {

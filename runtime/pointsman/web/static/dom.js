@@ -23,7 +23,7 @@ function fill(element, attributes, children) {
 }
 
 // Children in this order, moving only what moved: focus and open details survive. A focus on a child that is gone goes to
-// the one after it, else to the one before it: whoever works without a mouse goes on from there.
+// the one after it, else to the one before it: a user without a mouse continues there.
 export function arrange(parent, children) {
   const kept = new Set(children);
   const next = heir(parent, kept);

@@ -1,7 +1,7 @@
-// The plan, left to right: a task stands right of all it needs. Layers by longest path, order by the middle of a
-// node's neighbours; a layer with more tasks than fit below each other goes on in a column beside. Where there are very
-// many, they stand in the order of the plan: lines are not followed there, tasks are looked for. A line goes between the
-// tasks of the columns that it passes.
+// Draw a plan from left to right: a task is right of its dependencies. A task's layer is its longest path, and its place
+// in the layer is the middle of its neighbours. A layer with more tasks than fit in one column continues in another.
+// Very many tasks keep the order of the plan, because users then search for tasks and do not follow lines. A line passes
+// a column between two tasks.
 
 import { h, s, setAttribute, setText } from "./dom.js";
 import { lasted, tone, word } from "./format.js";

@@ -80,7 +80,7 @@ function scheduleForm() {
     field("Name", name), field("Team", team), known, h("label", { class: "wide" }, h("span", { text: "Request" }), request),
     h("div", { class: "attachments" }, h("p", {}, files.button, files.picker), files.list),
     field("Times", cron, "Minute, hour, day, month, day of the week"), field("Time zone", zone), field("Or once at", at, "In the time of this browser"),
-    field("While a run goes on", overlap), field("Missed times", missed), h("p", { class: "buttons" }, create), problem);
+    field("While a run is active", overlap), field("Missed times", missed), h("p", { class: "buttons" }, create), problem);
   const element = h("details", { class: "panel new-schedule", "data-needs": "operate" }, h("summary", { text: "New schedule" }), form);
   files.acceptDrops(form);
 
@@ -128,7 +128,7 @@ function scheduleElement(path, first) {
     h("div", { class: "letter-foot" }, runs, h("p", { class: "buttons" }, run, pause, resume, remove)));
 
   async function act(action) {
-    if (action === "delete" && !(await agree(`Delete the schedule ${first.name}? Its runs that have started go on.`, "Delete", true))) return;
+    if (action === "delete" && !(await agree(`Delete the schedule ${first.name}? Its started runs continue.`, "Delete", true))) return;
     const done = await post(`/api/schedules/${path}/${action}`);
     if (!done.ok) note(done.error, "bad");
     else if (done.state === "waiting") note("Stored. A supervisor of the team carries it out.");

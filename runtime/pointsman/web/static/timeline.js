@@ -65,7 +65,7 @@ const unfolds = ({ children = [] }) => children.length > 1 || children.some((att
 
 function drawAxis(axis, whole, most) {
   const few = STEPS.findIndex((one) => whole / one <= most);
-  const step = few < 0 ? whole / most : STEPS[few] > whole && few ? STEPS[few - 1] : STEPS[few]; // 0 alone is no scale
+  const step = few < 0 ? whole / most : STEPS[few] > whole && few ? STEPS[few - 1] : STEPS[few]; // 0 alone is not a scale
   const ticks = [];
   for (let at = 0; at <= whole * 1.0001; at += step) {
     const tick = h("span", { text: at ? seconds(at) : "0" });

@@ -66,7 +66,7 @@ export function workflowPage(main, id, go) {
 
   async function resume() {
     const done = await post(`/api/workflows/${id}/resume`, { reason: "resumed in the dashboard" });
-    note(done.ok ? "The workflow goes on: its failed tasks are done again." : done.error, done.ok ? "plain" : "bad");
+    note(done.ok ? "The workflow continues: its failed tasks are done again." : done.error, done.ok ? "plain" : "bad");
   }
 
   function absent(said) {

@@ -1,4 +1,4 @@
-"""Each answer of a stream to what is written is one outcome, and nothing fails for being watched."""
+"""Each answer of a stream to a write is one outcome, and an observer that raises fails no write."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands of `pointsman grants` write files for the server and for users, and print what they did."""
+"""The commands of `pointsman grants` write files for the server and for users, and print their actions."""
 
 from __future__ import annotations
 

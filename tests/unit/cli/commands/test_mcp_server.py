@@ -1,4 +1,4 @@
-"""The command mcp refuses what cannot be a team before it connects."""
+"""The command `mcp` refuses an invalid team name before it connects."""
 
 from __future__ import annotations
 

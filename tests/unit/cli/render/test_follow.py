@@ -31,7 +31,7 @@ TEAM = Team(name="crew", limits=Limits(deadline=30))
 
 
 class Screen:
-    """A terminal, and what has been written on it."""
+    """A terminal, and the text on it."""
 
     def __init__(self) -> None:
         self.console = Console(file=io.StringIO(), force_terminal=True, width=140, height=40, color_system=None)

@@ -320,7 +320,7 @@ def test_bars_are_to_scale_on_one_axis() -> None:
     assert whole[1] == 32
     assert (plan[0], fitter[0]) == (whole[0], whole[0] + 5)
     assert abs(fitter[1] - 16) <= 1
-    assert tester[0] == fitter[0], "they ran side by side"
+    assert tester[0] == fitter[0], "they ran at the same time"
     assert abs(tester[1] - 32 / 3) <= 1
 
 

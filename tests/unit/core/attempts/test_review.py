@@ -1,5 +1,4 @@
-"""A judge looks at what a stage made before it counts: it passes, is sent back once with the judge's words, or ends
-the pipeline."""
+"""A judge reviews an output: the output passes, is returned once with the reason, or ends the pipeline."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""An agent that keeps failing is sent no work, is probed with one task, and what it would have got goes elsewhere or
-waits."""
+"""An agent that keeps failing gets no work except for one probe. Its other tasks go to a fallback or wait."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A team is an agent: what it is handed becomes a request, its outcome a result, and its parent's end its own."""
+"""A team is an agent: its handoff is a request, its outcome is a result, and the end of its parent cancels it."""
 
 from __future__ import annotations
 

@@ -190,7 +190,7 @@ def test_thread_with_the_most_turns_takes_no_further_one() -> None:
 def test_entry_that_cannot_follow_is_refused() -> None:
     with pytest.raises(InvariantError, match="comes before thread_started"):
         fold_thread(None, [TurnEnded(at=T0, workflow_id="wf_a", outcome="completed")])
-    with pytest.raises(InvariantError, match="is no turn of the thread"):
+    with pytest.raises(InvariantError, match="is not a turn of the thread"):
         fold_thread(talked(0), [TurnEnded(at=T0, workflow_id="wf_x", outcome="completed")])
 
 

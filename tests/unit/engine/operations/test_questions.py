@@ -173,7 +173,7 @@ async def test_approved_tool_runs_once_with_the_edited_arguments() -> None:
 
     @tool
     async def look_up(customer: str) -> int:
-        """Finds what a customer paid."""
+        """Finds the payments of a customer."""
         looked.append(customer)
         return 900
 

@@ -1,4 +1,4 @@
-"""Where every request is taken, looking for those that wait costs no reading, however many there were."""
+"""If every request is taken, the search for waiting requests reads no message, even after many requests."""
 
 from __future__ import annotations
 

@@ -190,7 +190,7 @@ def test_a_module_of_interceptors_alone_stands_around_the_agents_of_others(file:
 
     assert [len(parts.agents) for parts in (before, after, one)] == [2, 2, 2]
     assert len(before.interceptors) == len(after.interceptors) == len(one.interceptors) == 2
-    assert one.interceptors[0] is before.interceptors[1]  # what is named stands before the rest of its module
+    assert one.interceptors[0] is before.interceptors[1]  # the named object comes before the rest of its module
     with pytest.raises(ConfigurationError, match=r"_around\.py defines no Agent; name a module with agents, too"):
         load_worker([str(alone)])
 

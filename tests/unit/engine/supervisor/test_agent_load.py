@@ -124,7 +124,7 @@ async def test_task_duration_is_an_expiring_moving_average_of_successes() -> Non
     await loads.refresh(["a"])
     assert loads.known["a"].seconds is None
     loads.record_commit(None, [answered("a", 3.0)])
-    assert loads.known["a"].seconds == 3.0, "what is forgotten is no part of a new average"
+    assert loads.known["a"].seconds == 3.0, "what is forgotten is not a part of a new average"
     clock.seconds += 59
     await loads.refresh(["a"])
     assert loads.known["a"].seconds == 3.0

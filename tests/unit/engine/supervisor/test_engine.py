@@ -85,7 +85,7 @@ async def test_commits_of_other_supervisors_are_resent_at_the_end_only(monkeypat
         return None
 
     monkeypatch.setattr(OutboxPublisher, "republish_all", noted)
-    monkeypatch.setattr(Ownership, "refresh", alone)  # so that each is delivered its part, and deals with what it gets
+    monkeypatch.setattr(Ownership, "refresh", alone)  # so that each receives a part of the inputs and processes it
     async with crew(Settings(ack_wait=30), 3) as client:
         statuses = {(await (await client.submit("crew", f"hello {n}")).outcome(20)).status for n in range(20)}
 
@@ -263,7 +263,7 @@ async def test_cancel_during_admission_by_another_supervisor_is_seen(
         workflow = await client.submit("crew", "hello")
         await until(admitted)
         engine._heads.clear()
-        read, before = engine._logs.load, [LogHead()]  # what another supervisor reads that is a moment too early
+        read, before = engine._logs.load, [LogHead()]  # another supervisor that is slightly early reads the entry
 
         async def load(name: str, known: LogHead | None = None) -> LogHead:
             return before.pop() if before else await read(name, known)

@@ -189,7 +189,7 @@ async def test_workflow_longer_than_the_retention_ends_normally() -> None:
     await trimmed(broker, clock, 6, by="patient")
 
     assert kept == begun
-    assert later  # it was stored after what is kept
+    assert later  # it was stored after the kept messages
     assert outcome.status == "completed"
     assert since == whole  # it is over for less than thirty days
     assert await held(client) == dict.fromkeys(STREAMS, 0)

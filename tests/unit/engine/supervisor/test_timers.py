@@ -302,7 +302,7 @@ async def test_nothing_of_a_cancelled_workflow_is_left_to_start() -> None:
 
 async def test_fired_retry_of_a_cancelled_workflow_leaves_the_queue() -> None:
     bus = MemoryBus()
-    story = WorkflowDriver().planned(task("a"))  # long ago, so what it schedules fires at once
+    story = WorkflowDriver().planned(task("a"))  # long ago, so its schedules fire at once
     story.fail_task("a", failure(retryable=True))
     await sender(bus).republish_all(story.state)
     assert await bus.last("work", SUBJECTS.handoff("worker", "team", story.state.workflow_id, "a", 2))

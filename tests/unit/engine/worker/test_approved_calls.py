@@ -43,7 +43,7 @@ class Bank:
 
         @tool
         async def settle(amounts: list[int], context: Context, month: int = 1) -> str:
-            """Pays what is open, one after the other."""
+            """Pays the open invoices, one after the other."""
             context.record_usage(Usage(calls=100))
             context.set_confidence(1.0)
             return ", ".join([str(await context.call(self.pay, amount=amount)) for amount in amounts])
@@ -153,7 +153,7 @@ async def test_usage_of_an_approved_call_is_counted_once() -> None:
 
     assert await clerk.run(handoff, context) == "done"
     assert bank.amounts == [4, 5]
-    assert (context.usage.calls, context.confidence) == (3 + 100 + 4 + 5, 1 / 5)  # what code called spoke last
+    assert (context.usage.calls, context.confidence) == (3 + 100 + 4 + 5, 1 / 5)  # the call from code reported last
 
 
 async def test_function_agent_gets_the_results_of_its_earlier_approved_calls() -> None:

@@ -1,4 +1,4 @@
-"""The steps of one attempt on the bus: what is stored, what is read, and whose counts where two have the attempt."""
+"""The steps of an attempt are stored and read on the bus. If two workers have the attempt, the first step counts."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ async def test_second_worker_of_an_attempt_follows_the_steps_of_the_first() -> N
     await other.load()  # again
 
     assert [call.name for call in reply.calls] == ["first"]
-    assert state.attempt_usage.usage.calls == 1 + 7  # its own question, and once that of the tool that it does not run
+    assert state.attempt_usage.usage.calls == 1 + 7  # its own question, and the question of its tool
     assert other.tool_result(1, 0) == ("done", False)
     assert await other.record_result(1, 0, "done again", True) == ("done", False)
     assert other.interrupted_calls(1, [0, 1]) == [1]

@@ -1,7 +1,6 @@
 """An exception of any type that code of an author raises ends one attempt, and never the worker.
 
-The class of fault: an exception that is no `Exception` passes the handlers of errors, and ends the worker with all of
-its agents.
+The class of fault: a `BaseException` passes the handlers of errors, and ends the worker with all of its agents.
 """
 
 from __future__ import annotations

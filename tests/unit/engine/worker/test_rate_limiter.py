@@ -191,7 +191,7 @@ async def test_unanswered_reservation_is_looked_up_and_counted_once() -> None:
     assert (taken.requests, taken.tokens) == pytest.approx((9, 6_000))
     assert len(taken.calls) == 1
     given = await left(bus)
-    assert given.tokens == pytest.approx(7_200)  # 600 back, and what 0.6 s bring
+    assert given.tokens == pytest.approx(7_200)  # 600 released, and the refill of 0.6 s
     assert given.calls == {}
 
 
@@ -261,7 +261,7 @@ async def test_a_call_that_is_cancelled_while_it_takes_its_place_leaves_it() -> 
 
     asking.cancel()
     await asyncio.wait({asking})
-    await asyncio.sleep(0)  # what is given back is a task of its own
+    await asyncio.sleep(0)  # the release runs in a task of its own
     await limited.close()
 
     there = await left(broker.connect())

@@ -1,4 +1,4 @@
-"""A worker announces itself while it works; it leaves in time, and what it has not finished is handed back."""
+"""A worker announces itself while it works, stops in time, and returns unfinished handoffs to the queue."""
 
 from __future__ import annotations
 

@@ -164,7 +164,7 @@ async def test_usage_of_a_finished_tool_is_reported_by_a_successor() -> None:
     assert (result.output, result.confidence, result.replan_hint) == ("done", 0.4, "the shelf is empty")
     assert result.usage == Usage(calls=3 + 2 + 100, input_tokens=3 * 10 + 7, output_tokens=3 * 5, cost=0.5)
     told = {step.name: (step.usage.calls, step.confidence) for step in await steps(desk, handoff)}
-    assert (told["result-1-0"], told["result-1-1"]) == ((2, 0.4), (100, None))  # of each its own, run side by side
+    assert (told["result-1-0"], told["result-1-1"]) == ((2, 0.4), (100, None))  # of each its own, run at the same time
 
 
 async def test_usage_of_failed_model_calls_is_counted_by_a_successor() -> None:

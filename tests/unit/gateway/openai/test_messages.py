@@ -65,7 +65,7 @@ def test_text_is_read_from_each_shape_of_content(content: object, text: str) -> 
 
 
 def test_a_part_that_is_neither_text_nor_file_is_refused() -> None:
-    with pytest.raises(ProblemError, match="'image_generation' is no text and no file"):
+    with pytest.raises(ProblemError, match="'image_generation' is neither text nor a file"):
         read_message("user", [{"type": "image_generation", "url": "data:"}])
 
 

@@ -1,4 +1,4 @@
-"""The plans of the offline model: it reads what it is given, and nothing is written for one sentence."""
+"""The offline model plans from its input, without rules for single sentences."""
 
 from __future__ import annotations
 
