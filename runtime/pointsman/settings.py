@@ -378,7 +378,7 @@ def _address_fault(address: SplitResult) -> str:
         return "no host"
     try:
         return "the port 0" if address.port == 0 else ""
-    except ValueError:  # it is no number, or too large
+    except ValueError:  # it is not a number, or is too large
         return "a port that is no port number"
 
 

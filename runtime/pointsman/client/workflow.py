@@ -355,5 +355,5 @@ def read_progress(stored: StoredMessage) -> Progress | None:
 
 
 def _is_of_its_agent(stored: StoredMessage, event: Delta | Progress) -> bool:
-    """Return True if the agent and the workflow are those of the subject, which the broker binds to the publisher."""
+    """Return True if the subject names this agent and workflow. The broker binds the subject to the publisher."""
     return stored.subject.split(".")[3:5] == [event.workflow_id, event.agent]

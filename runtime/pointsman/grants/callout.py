@@ -108,7 +108,7 @@ class AuthCallout:
             grant, namespace = self._policy.oidc(issuer, claims)
             if grant.name in self._taken:
                 raise ConfigurationError(
-                    f"the token names the user {grant.name!r}, which is that of an API key or of the configuration; "
+                    f"the token names the user {grant.name!r}, a user of an API key or of the configuration; "
                     "name a claim whose values differ from these users"
                 )
             return grant, namespace, int(claims["exp"])
