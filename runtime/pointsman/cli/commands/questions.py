@@ -110,7 +110,7 @@ async def reject(
 
 async def _schema(client: Client, question: str) -> dict[str, JsonValue]:
     """Return the JSON Schema of an open question; an empty one if the question is not open."""
-    if not (workflow := question.rpartition("-")[0]):  # it is no id of a question, which the answer reports
+    if not (workflow := question.rpartition("-")[0]):  # the text is not the id of a question; the answer reports this
         return {}
     found = await client.operations.questions(workflow)
     return next((each.input_schema or {} for each in found if each.id == question), {})
