@@ -8,6 +8,7 @@ from pathlib import Path
 
 import httpx2
 import pytest
+import pytest_asyncio
 from playwright.async_api import Browser, async_playwright
 from support import factory
 from support.browser import find_chromium
@@ -20,14 +21,15 @@ from pointsman.settings import Settings
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def chromium() -> str:
     """Return the path of the browser, or skip the test."""
     return find_chromium(CHROMIUM)
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def browser(chromium: str) -> AsyncIterator[Browser]:
+    """Yield the browser of the session. Each test has pages of its own."""
     async with async_playwright() as playwright:
         # Chromium has no sandbox as root.
         launched = await playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])

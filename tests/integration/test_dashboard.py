@@ -6,19 +6,16 @@ import asyncio
 import os
 import re
 import signal
-import subprocess
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import pytest
 from playwright.async_api import Browser, FilePayload, expect
 from support import factory
 from support.asgi import event_stream
-from support.browser import page_of, served, wait_for_text
+from support.browser import IN_BROWSER, page_of, served, wait_for_text
 from support.factory import planner_of, synthesizer
 from support.proxy import Proxy
 
@@ -37,9 +34,8 @@ from pointsman_schemas.events import AttemptError, DeadLetter
 from pointsman_schemas.strict_json import dump
 from pointsman_schemas.team import Limits, RetryPolicy, Team
 
-pytestmark = pytest.mark.timeout(120)  # a browser is slow on a busy machine; alone, a test takes three seconds
+pytestmark = IN_BROWSER
 
-ROOT = Path(__file__).parents[2]
 NASTY = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>"
 TEAM = Team(name="crew", limits=Limits(deadline=60), retry=RetryPolicy(attempts=1))
 TASKS: list[dict[str, Any]] = [
@@ -377,16 +373,3 @@ async def test_stream_survives_the_broker_and_reports_the_outage(tmp_path: Path)
                     rows = (await page.next()).data.get("rows", [])
             folding.cancel()
             await bus.close()
-
-
-def test_the_pictures_can_be_taken_anew(tmp_path: Path, chromium: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "docs/images/make.py", "--to", str(tmp_path), "--chromium", chromium],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=90,
-    )
-
-    assert done.returncode == 0, done.stderr
-    assert {path.name for path in tmp_path.iterdir()} == {path.name for path in (ROOT / "docs/images").glob("*.png")}

@@ -10,7 +10,7 @@ import pytest
 from playwright.async_api import Browser, Page, expect
 from support import factory
 from support.asgi import Answer, request
-from support.browser import page_of, served, wait_for_text
+from support.browser import IN_BROWSER, page_of, served, wait_for_text
 from support.dashboard import watching
 from support.waiting import until
 
@@ -22,7 +22,7 @@ from pointsman_schemas.events import Usage
 from pointsman_schemas.plan import Plan
 from pointsman_schemas.team import Fixed, Limits, Team
 
-pytestmark = pytest.mark.timeout(120)  # a browser is slow on a busy machine; alone, a test takes three seconds
+pytestmark = IN_BROWSER
 
 PLAN = Plan.model_validate({"goal": "answer", "tasks": [{"id": "answer", "agent": "clerk", "intent": "answer"}]})
 TEAM = Team(name="clerks", strategy=Fixed(plan=PLAN, synthesizer=None), limits=Limits(deadline=60))

@@ -13,7 +13,7 @@ import pytest
 from playwright.async_api import Browser, Page, expect
 from support import factory
 from support.asgi import request
-from support.browser import page_of, served, wait_for_text
+from support.browser import IN_BROWSER, page_of, served, wait_for_text
 from support.dashboard import watching
 from support.factory import echo, planner_of, synthesizer
 
@@ -32,7 +32,7 @@ from pointsman_schemas.role_io import Synthesis, SynthesizerInput
 from pointsman_schemas.strict_json import dump
 from pointsman_schemas.team import Limits, PlanAndExecute, Team
 
-pytestmark = pytest.mark.timeout(120)  # a browser is slow on a busy machine; alone, a test takes three seconds
+pytestmark = IN_BROWSER
 
 DESK = Team(name="desk", limits=Limits(deadline=60))
 

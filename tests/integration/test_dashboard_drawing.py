@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 from playwright.async_api import Browser, Page, expect
-from support.browser import page_of, served, wait_for_text
+from support.browser import IN_BROWSER, page_of, served, wait_for_text
 from support.history import WORKFLOW, at, completed, dispatched, ended, planned, started, store, succeeded, tool
 
 from pointsman.bus.memory.bus import MemoryBus
@@ -22,7 +22,7 @@ from pointsman_schemas.plan import Plan, PlannedTask
 from pointsman_schemas.strict_json import dump
 from pointsman_schemas.subjects import Subjects
 
-pytestmark = pytest.mark.timeout(120)  # a browser is slow on a busy machine; alone, a test takes three seconds
+pytestmark = IN_BROWSER
 
 COUNTING = """where => {
   const touched = new Set();

@@ -9,7 +9,7 @@ from unittest.mock import ANY
 import pytest
 from playwright.async_api import Browser, Page, expect
 from support import factory
-from support.browser import page_of, served
+from support.browser import IN_BROWSER, page_of, served
 from support.dashboard import letter, publish
 from support.factory import planner_of
 from support.history import WORKFLOW, completed, dispatched, started, store, succeeded
@@ -24,7 +24,7 @@ from pointsman.webhooks.endpoint_store import EndpointStore
 from pointsman_schemas.card import AgentCard
 from pointsman_schemas.team import Limits, PlanAndExecute, RetryPolicy, Team
 
-pytestmark = pytest.mark.timeout(120)  # a browser is slow on a busy machine; alone, a test takes three seconds
+pytestmark = IN_BROWSER
 
 FOCUSED = """() => {
   const here = document.activeElement, styles = [getComputedStyle(here), getComputedStyle(here, "::after")];

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-import pytest
 from playwright.async_api import Browser, expect
 from support import factory
 from support.asgi import request
-from support.browser import page_of, served
+from support.browser import IN_BROWSER, page_of, served
 from support.dashboard import watching
 
 from pointsman.authoring.agent import agent
@@ -17,7 +16,7 @@ from pointsman.bus.memory.bus import MemoryBus
 from pointsman.web.users import User, Users, token_digest
 from pointsman_schemas.team import Pipeline, Stage, Team
 
-pytestmark = pytest.mark.timeout(120)  # a browser is slow on a busy machine; alone, a test takes three seconds
+pytestmark = IN_BROWSER
 
 TEAM = Team(name="crew", strategy=Pipeline(stages=(Stage(agent="a"),)))
 

@@ -9,7 +9,7 @@ import pytest
 from playwright.async_api import Browser, Page, expect
 from support import factory
 from support.asgi import event_stream, request
-from support.browser import page_of, served, wait_for_text
+from support.browser import IN_BROWSER, page_of, served, wait_for_text
 from support.dashboard import watching
 from support.factory import planner_of, synthesizer
 from support.history import START, at, completed, dispatched, ended, planned, started, store
@@ -24,7 +24,7 @@ from pointsman_schemas.log import TaskAbandoned
 from pointsman_schemas.plan import PlannedTask
 from pointsman_schemas.team import RetryPolicy, Team
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = IN_BROWSER
 
 LONG_WORD = "Donaudampfschifffahrtsgesellschaftskapitaen" * 8
 

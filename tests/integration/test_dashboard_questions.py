@@ -5,18 +5,17 @@ from __future__ import annotations
 from datetime import date
 from typing import Any, Literal
 
-import pytest
 from playwright.async_api import Browser, expect
 from pydantic import BaseModel, Field
 from support import factory
-from support.browser import page_of, served
+from support.browser import IN_BROWSER, page_of, served
 from support.factory import planner_of
 
 from pointsman.authoring.agent import agent
 from pointsman.authoring.context import Context
 from pointsman_schemas.team import Limits, PlanAndExecute, Team
 
-pytestmark = pytest.mark.timeout(120)  # a browser is slow on a busy machine; alone, a test takes three seconds
+pytestmark = IN_BROWSER
 
 TEAM = Team(name="bank", strategy=PlanAndExecute(synthesizer=None), limits=Limits(deadline=600))
 

@@ -9,14 +9,14 @@ import pytest
 from playwright.async_api import Browser, Page, expect
 from support import factory
 from support.asgi import request
-from support.browser import page_of, served, wait_for_text
+from support.browser import IN_BROWSER, page_of, served, wait_for_text
 from support.dashboard import watching
 from support.factory import echo, planner_of, synthesizer
 
 from pointsman.bus.memory.bus import MemoryBus
 from pointsman.web.users import User, Users, token_digest
 
-pytestmark = pytest.mark.timeout(120)  # a browser is slow on a busy machine; alone, a test takes three seconds
+pytestmark = IN_BROWSER
 
 MEMBERS = [planner_of(factory.ONE_TASK), echo("a"), synthesizer]
 FILE = {"name": "a.txt", "size": 1, "media_type": "text/plain", "sha256": "0" * 64, "owner": "wf_1"}

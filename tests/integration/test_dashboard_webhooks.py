@@ -6,11 +6,10 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-import pytest
 from playwright.async_api import Browser, expect
 from support import factory
 from support.asgi import event_stream, request
-from support.browser import page_of, served, wait_for_text
+from support.browser import IN_BROWSER, page_of, served, wait_for_text
 from support.dashboard import watching
 from support.factory import echo, planner_of, synthesizer
 from support.receiver import Reply, receiving
@@ -24,7 +23,7 @@ from pointsman.web.users import User, Users, token_digest
 from pointsman.webhooks.endpoint_store import EndpointStore
 from pointsman.webhooks.service import WebhookService
 
-pytestmark = pytest.mark.timeout(120)  # a browser is slow on a busy machine; alone, a test takes three seconds
+pytestmark = IN_BROWSER
 
 MEMBERS = [planner_of(factory.ONE_TASK), echo("a"), synthesizer]
 

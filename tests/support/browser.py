@@ -16,8 +16,12 @@ from pointsman.settings import Settings
 from pointsman.web.server import serve
 from pointsman.web.users import Users
 
-__all__ = ["find_chromium", "page_of", "served", "wait_for_text"]
+__all__ = ["IN_BROWSER", "find_chromium", "page_of", "served", "wait_for_text"]
 
+IN_BROWSER = [
+    pytest.mark.asyncio(loop_scope="session"),  # the tests share one browser, which belongs to its loop
+    pytest.mark.timeout(120),  # a browser is slow on a busy machine; alone, a test takes three seconds
+]
 ELEMENT_TIMEOUT_MS = 20_000  # milliseconds an element may take to appear
 expect.set_options(timeout=ELEMENT_TIMEOUT_MS)
 
