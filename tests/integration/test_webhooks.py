@@ -146,6 +146,20 @@ async def test_a_delivery_whose_attempts_all_failed_is_sent_again_by_an_order(
     assert {each.id for each in receiver.received} == {failed.event}
 
 
+async def test_a_delivery_to_a_deleted_endpoint_is_not_listed_as_retrying(
+    bus: JetStreamBus, subjects: Subjects, store: EndpointStore, settings: Settings
+) -> None:
+    async with receiving(Reply(500)) as receiver, served_webhooks(settings, webhook_retries="1.2"):
+        made = await add(store, receiver)
+        await end(bus, subjects, 1)
+        await state_of(bus, subjects, made.endpoint.id, "retrying")
+        await store.delete(made.endpoint.id)
+        (dropped,) = await state_of(bus, subjects, made.endpoint.id, "disabled")
+
+    assert (dropped.error, dropped.attempts, dropped.next_at) == ("the endpoint was deleted", 1, None)
+    assert len(receiver.received) == 1
+
+
 async def test_an_endpoint_that_answers_410_receives_nothing_until_it_is_enabled(
     bus: JetStreamBus, subjects: Subjects, store: EndpointStore, settings: Settings
 ) -> None:

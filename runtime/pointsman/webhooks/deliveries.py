@@ -26,8 +26,8 @@ __all__ = [
 ]
 
 DeliveryStatus = Literal["delivered", "retrying", "failed", "disabled"]
-"""The status of a delivery. `failed`: all attempts failed. `disabled`: the endpoint was disabled before an attempt
-succeeded."""
+"""The status of a delivery. `failed`: all attempts failed. `disabled`: the endpoint was disabled or deleted before
+an attempt succeeded."""
 
 
 class DeliveryState(BaseModel):

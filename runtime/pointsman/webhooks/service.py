@@ -29,7 +29,7 @@ from pointsman.webhooks.observation import publish_gauges, record_delivery
 from pointsman.webhooks.observer import Observer
 from pointsman.webhooks.sender import Response, Sender, SendError, jittered, signed_headers
 from pointsman_schemas.strict_json import dump
-from pointsman_schemas.subjects import Subjects
+from pointsman_schemas.subjects import DeliveryAddress, Subjects
 
 __all__ = ["WebhookService"]
 
@@ -186,8 +186,9 @@ class WebhookService:
         try:
             address = self._subjects.parse_delivery(delivery.message.subject)
             endpoint = await self._endpoint(address.endpoint, newest=delivery.message.subject.endswith(_RESEND))
-            if endpoint is None:
-                await delivery.ack()  # the endpoint was deleted
+            if endpoint is None:  # it was deleted
+                await self._drop(address)
+                await delivery.ack()
             elif endpoint.disabled_at is None and (pause := self._capacity.deferral(endpoint)) > 0:
                 await delivery.nak(pause)
             else:
@@ -202,6 +203,15 @@ class WebhookService:
         except BaseException:  # the process stops: another process sends
             await delivery.nak(_UNAVAILABLE_PAUSE_S)
             raise
+
+    async def _drop(self, address: DeliveryAddress) -> None:
+        """Store that no further attempt follows, if one was announced."""
+        receipt = self._subjects.receipt(address.endpoint, address.workflow, address.event)
+        stored = await self._bus.last("deliveries", receipt)
+        state = None if stored is None else parse_state(stored)
+        if state is not None and state.status == "retrying":
+            update = {"status": "disabled", "error": "the endpoint was deleted", "next_at": None}
+            await self._bus.publish(receipt, dump(state.model_copy(update=update)), {})
 
     async def _endpoint(self, id: str, *, newest: bool) -> Endpoint | None:
         """Return an endpoint, at most `_ENDPOINTS_TTL_S` old. With `newest` it is read now."""
