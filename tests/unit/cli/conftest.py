@@ -9,8 +9,15 @@ import pytest
 from support.commands import use_client
 
 from pointsman.bus.memory.bus import MemoryBroker
+from pointsman.cli.render.output import use_connection_options
 from pointsman.cli.support import checks
 from pointsman.client.client import Client
+
+
+@pytest.fixture(autouse=True)
+def no_connection_options() -> None:
+    """Forget the options of the command that an earlier test ran: a process runs one command."""
+    use_connection_options(None, None)
 
 
 @pytest.fixture

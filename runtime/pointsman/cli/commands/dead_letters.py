@@ -23,6 +23,7 @@ from pointsman.cli.render.output import (
     print_list,
     print_prose,
     print_table,
+    with_connection_options,
 )
 from pointsman.cli.support.ids import resolve_dead_letter, resolve_workflow_id
 from pointsman.cli.support.session import Session, broker_command
@@ -202,7 +203,7 @@ async def replay(
             data = {"letter": letter.content.id, "refused": str(error)}
             return _LetterResult("refused", data, str(error), code_for(error))
         line = f"{done.letter}: {done_texts[done.action]} {done.workflow}; `pointsman watch {done.workflow}`"
-        return _LetterResult("replayed", asdict(done), line)
+        return _LetterResult("replayed", asdict(done), with_connection_options(line))
 
     return await _apply(session, "Replay", letters, replay_letter, yes=yes, json=json)
 

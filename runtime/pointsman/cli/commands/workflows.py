@@ -21,6 +21,7 @@ from pointsman.cli.render.output import (
     print_json,
     print_list,
     print_table,
+    with_connection_options,
 )
 from pointsman.cli.render.wait_notices import notices, report_outages, report_waits
 from pointsman.cli.support.ids import resolve_workflow_id
@@ -279,7 +280,7 @@ async def resume(
     else:
         again = ", ".join(resumed.tasks) or "the plan or the answer"
         print(f"Workflow {id} continues in round {resumed.round}; done again: {again}.")
-        print(f"`pointsman watch {id}` shows its events.")
+        print(with_connection_options(f"`pointsman watch {id}` shows its events."))
     return Code.OK
 
 

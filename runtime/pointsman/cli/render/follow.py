@@ -10,7 +10,15 @@ from rich.console import Console
 from rich.text import Text
 
 from pointsman.cli.render.outcome import render_answer, render_outcome
-from pointsman.cli.render.output import console, one_line, print_event, print_hint, print_json, print_prose
+from pointsman.cli.render.output import (
+    console,
+    one_line,
+    print_event,
+    print_hint,
+    print_json,
+    print_prose,
+    with_connection_options,
+)
 from pointsman.client.client import Client, Workflow, WorkflowEvent
 from pointsman.core.views import timeline
 from pointsman.core.views.formatting import request_text
@@ -139,9 +147,11 @@ def describe_question(event: QuestionAsked, detail: str) -> str:
     Returns:
         The text, which follows the name of the agent or the team.
     """
+    approve = with_connection_options(f"`pointsman approve {event.question}`")
+    answer = with_connection_options(f"`pointsman answer {event.question} ANSWER`")
     if event.about == "information":
-        return f"asks: {detail} Answer with `pointsman answer {event.question} ANSWER`"
-    return f"waits for approval of {detail}: `pointsman approve {event.question}` or `reject`"
+        return f"asks: {detail} Answer with {answer}"
+    return f"waits for approval of {detail}: {approve} or `reject`"
 
 
 def _text_line(agent: str, text: str) -> EventLine:

@@ -11,7 +11,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from pointsman.cli.render.output import escape_control, one_line
+from pointsman.cli.render.output import escape_control, one_line, with_connection_options
 from pointsman.client.client import WorkflowSummary
 from pointsman.core.evolve import fold_entries, open_questions
 from pointsman.core.tasks.handoff_input import question_subject
@@ -100,7 +100,8 @@ def render_outcome(outcome: Outcome) -> RenderableType:
         parts.append(Text(f"Ignored fields of the request: {names}", style="yellow"))
     if outcome.files:
         names = ", ".join(file.name for file in outcome.files)
-        parts.append(Text(f"Files: {one_line(names, limit=400)} (`pointsman files {outcome.workflow_id} --save DIR`)"))
+        command = with_connection_options(f"`pointsman files {outcome.workflow_id} --save DIR`")
+        parts.append(Text(f"Files: {one_line(names, limit=400)} ({command})"))
     line = Text(outcome.status, style=STYLE[outcome.status])
     if outcome.reason and outcome.reason not in render_answer(outcome) and not _is_redundant(outcome):
         line.append(f" ({one_line(outcome.reason, limit=400)})")
@@ -262,12 +263,15 @@ def _question_lines(log: Sequence[Entry]) -> Iterator[Text]:
         return
     for pending in state.questions.values():
         yield Text(f"\n{pending.id}: the {pending.about} {pending.tool or pending.task_id or ''}".rstrip())
+        reject = f"`pointsman reject {pending.id}`"
         if pending.about == "information":
             yield Text(body_text(pending.text))
-            yield Text(f"Answer with `pointsman answer {pending.id} ANSWER` or `pointsman reject {pending.id}`.", "dim")
+            yield Text(
+                with_connection_options(f"Answer with `pointsman answer {pending.id} ANSWER` or {reject}."), "dim"
+            )
             continue
         yield Text(body_text(question_subject(state, pending)))
-        yield Text(f"Answer with `pointsman approve {pending.id}` or `pointsman reject {pending.id}`.", "dim")
+        yield Text(with_connection_options(f"Answer with `pointsman approve {pending.id}` or {reject}."), "dim")
 
 
 def _task_table(top: TraceNode, now: datetime) -> Table:

@@ -17,6 +17,7 @@ import codecs
 import errno
 import os
 import re
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -48,8 +49,13 @@ __all__ = [
     "print_prose",
     "print_table",
     "use_ascii_signs",
+    "use_connection_options",
+    "with_connection_options",
     "write_json",
 ]
+
+_BROKER_COMMAND = re.compile(r"`(pointsman (?!up\b|demo\b|grants\b|replay\b|dashboard-user\b)[^`]+)`")
+_connection_options: dict[str, str] = {}  # of the command that this process runs
 
 _UNBOUNDED_WIDTH = 10_000  # columns of a file or a pipe: lines are neither cut nor wrapped there, so that `grep` works
 _UNWRITABLE_ERRNOS = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
@@ -187,7 +193,31 @@ def outcome_code(outcome: Outcome) -> Code:
 def print_error(message: str) -> None:
     """Print one line on standard error."""
     with suppress(OSError):  # standard error may be closed
-        print(f"pointsman: {one_line(message, limit=2_000)}", file=sys.stderr)
+        print(f"pointsman: {with_connection_options(one_line(message, limit=2_000))}", file=sys.stderr)
+
+
+def use_connection_options(url: str | None, namespace: str | None) -> None:
+    """Add the options of this command to the commands that it prints, so that they reach the same namespace.
+
+    Args:
+        url: The value of `--url`, or None. A URL with a login is not printed.
+        namespace: The value of `--namespace`, or None.
+    """
+    _connection_options.clear()
+    for option, value in (("--url", url), ("--namespace", namespace)):
+        if value and "@" not in value:
+            _connection_options[option] = shlex.quote(value)
+
+
+def with_connection_options(text: str) -> str:
+    """Return text in which each command for the broker has the options of `use_connection_options`."""
+
+    def completed(found: re.Match[str]) -> str:
+        command = found[1]
+        missing = [f" {option} {value}" for option, value in _connection_options.items() if f"{option} " not in command]
+        return f"`{command}{''.join(missing)}`"
+
+    return _BROKER_COMMAND.sub(completed, text) if _connection_options else text
 
 
 def print_json(value: Any) -> None:
@@ -320,7 +350,7 @@ def print_hint(terminal: Console, text: str, style: str = "dim") -> None:
     """Print the next step. The line is not wrapped, so that a command in the text can be copied."""
     from rich.text import Text
 
-    terminal.print(Text(text, style=style), soft_wrap=True)
+    terminal.print(Text(with_connection_options(text), style=style), soft_wrap=True)
 
 
 def escape_control(text: str) -> str:

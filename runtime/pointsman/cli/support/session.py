@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 from pointsman import telemetry
 from pointsman.cli.arguments import Namespace, Url
-from pointsman.cli.render.output import Code, print_error
+from pointsman.cli.render.output import Code, print_error, use_connection_options
 from pointsman.client.client import Client, connect
 from pointsman.settings import Settings, misspelled_variables
 
@@ -63,6 +63,7 @@ def settings_for(url: str | None, namespace: str | None, *, log_level: str | Non
     Returns:
         The settings.
     """
+    use_connection_options(url, namespace)
     settings = Settings.load(url=url, namespace=namespace)
     if log_level is None or "log_level" in settings.model_fields_set:
         return settings

@@ -10,10 +10,15 @@ from pointsman import errors
 from pointsman.cli.render.output import (
     Code,
     code_for,
+    console,
     escape_control,
     exit_code_of,
     one_line,
+    print_error,
+    print_hint,
     print_json,
+    use_connection_options,
+    with_connection_options,
     write_json,
 )
 from pointsman.engine.operations.dead_letters import NotReplayableError
@@ -57,6 +62,25 @@ def test_error_is_one_line_on_standard_error(capsys: pytest.CaptureFixture[str])
 
     out, err = capsys.readouterr()
     assert (out, err) == ("", "pointsman: no such thing \\x1b[31mhere\n")
+
+
+def test_printed_commands_have_the_connection_options_of_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    try:
+        use_connection_options("nats://127.0.0.1:4300", "lab")
+        print_error("see `pointsman show wf_1`, or `pointsman import f --namespace other`; `pointsman up` starts one")
+        print_hint(console(stderr=True), with_connection_options("`pointsman watch wf_1` shows its events"))
+        use_connection_options("nats://ada:secret@127.0.0.1:4300", None)
+        print_error("see `pointsman list`")
+    finally:
+        use_connection_options(None, None)
+
+    at = "--url nats://127.0.0.1:4300"
+    assert capsys.readouterr().err.splitlines() == [
+        f"pointsman: see `pointsman show wf_1 {at} --namespace lab`, or `pointsman import f --namespace other {at}`; "
+        "`pointsman up` starts one",
+        f"`pointsman watch wf_1 {at} --namespace lab` shows its events",
+        "pointsman: see `pointsman list`",
+    ]
 
 
 def test_only_error_of_a_task_group_is_printed_itself(capsys: pytest.CaptureFixture[str]) -> None:
