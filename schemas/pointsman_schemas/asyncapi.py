@@ -57,7 +57,7 @@ EVENTS: tuple[type[Event], ...] = (
     ScheduleRecord,
     Audit,
 )
-"""All events, in the order in which they occur in a workflow; at the end the events outside workflows."""
+"""All events, in the order in which they occur in a workflow. The last events do not belong to a workflow."""
 
 _CONTRACT_VERSION = "1.0.0"  # of the contract: major when an event's version changes, minor when something is added
 _ATTEMPT = 1_000_000_007  # placeholder of {attempt} in an address, because the builders need a number
@@ -129,7 +129,7 @@ _CHANNELS = (
         "One attempt at one task, for one agent. The subject is unique to the attempt, so a handoff that is sent twice "
         "is stored once. In a namespace with POINTSMAN_UNSYNCED_HANDOFFS the stream is {NAMESPACE}_HANDOFFS. A handoff "
         "with the header `pointsman-resent` may have a result already: look for the result first. A cancellation takes "
-        "the place of the handoff of a task whose result is no longer needed: acknowledge it.",
+        "the place of the handoff of a task whose result is no longer needed: acknowledge the cancellation.",
         (Handoff, Cancellation),
         (("supervisor", "Send a task to an agent."),),
         (("agent", "Do the task, publish its result on `return_to`, then acknowledge."),),
@@ -162,7 +162,7 @@ _CHANNELS = (
         "control",
         _SUBJECTS.control("_team_", "_workflow_", "_action_", "_actor_", "_id_"),
         "CONTROLS",
-        "Commands of a person or a system to a running workflow. The action is that of the body. A command about a "
+        "Commands of a person or a system to a running workflow. The action is also in the body. A command about a "
         "schedule has the action `schedule` or `schedule-others`, and the id of the schedule in place of the workflow.",
         (Control, ScheduleChange),
         (("caller", "Control a running workflow, or change a schedule."),),
@@ -174,7 +174,7 @@ _CHANNELS = (
         "audit",
         _SUBJECTS.audit("_action_", "_actor_", "_id_"),
         "CONTROLS",
-        "Records of operations that leave no trace in the log of a workflow. The action is that of the body.",
+        "Records of operations that leave no trace in the log of a workflow. The action is also in the body.",
         (Audit,),
         (("caller", "Record an operation."),),
         (("reader", "List the operations."),),
@@ -242,7 +242,7 @@ _CHANNELS = (
         "message",
         _SUBJECTS.message("_agent_", "_team_", "_workflow_", _ATTEMPT).replace(str(_ATTEMPT), "_number_"),
         "LOG",
-        "The messages to a workflow so far, for an agent at work on one of its tasks. `number` is that of the newest.",
+        "The messages to a workflow so far, for an agent at work on one of its tasks. `number` is the newest number.",
         (UserMessages,),
         (("supervisor", "Give the messages to an agent at work."),),
         (("agent", "Read the newest messages between two steps of an attempt."),),
@@ -311,7 +311,7 @@ def document(schemas: Mapping[str, str]) -> dict[str, Any]:
     """Generate the AsyncAPI document. Its payloads refer to the schema files in the same folder.
 
     Args:
-        schemas: Files of the schemas that are not payloads of a message, by the names of their models.
+        schemas: The schema files of models that are only parts of messages, by the names of the models.
 
     Returns:
         The document as JSON data.
@@ -355,7 +355,7 @@ def document(schemas: Mapping[str, str]) -> dict[str, Any]:
             },
             "buckets": {
                 "{NAMESPACE}_AGENTS": "Key-value: the AgentCard of every live instance under `{agent}.{instance}`, "
-                "refreshed as its heartbeat. Name and instance of the card are those of its key, and the card has at "
+                "refreshed as its heartbeat. The key has the name and the instance of the card, and the card has at "
                 "most 65,536 bytes; every other entry is ignored.",
                 "{NAMESPACE}_ARTIFACTS": "Object store (ADR-20): the bodies that are too large for a message, by the "
                 "SHA-256 of their content.",

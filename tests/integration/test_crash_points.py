@@ -23,18 +23,18 @@ pytestmark = pytest.mark.timeout(180)
 REQUEST: dict[str, Any] = {
     "tasks": [*steps("a", "b", "c")["tasks"], *steps("d", "e", serial=True)["tasks"]],
 }
-"""Three tasks at the same time, and two that follow one another."""
+"""Three parallel tasks, and then two tasks in sequence."""
 
 PASSAGES = {"supervisor.committed": 3, "supervisor.sent": 6, "supervisor.emitted": 2, "worker.ran": 4}
-"""The number of the last passage of each point; 1 unless it is listed. A plan's handoffs are the third to the sixth
-message sent, the planner's being the first; with it goes the wake-up."""
+"""The number of the last passage of each point; 1 for other points. The supervisor sends the planner's handoff and the
+timer first, so the handoffs of the plan are the third to the sixth message."""
 
 
 async def crash(settings: Settings, folder: Path, point: str, number: int) -> Outcome:
-    """Return the outcome of `REQUEST` when a process dies at that passage of `point` and another takes its place."""
+    """Return the outcome of `REQUEST` if a process dies at a passage of `point` and another process replaces it."""
     part = point.partition(".")[0]
     name = f"{settings.namespace}-{point.replace('.', '-')}-{number}"
-    # A card outlives its worker by three heartbeats: the plan is checked against it while there is no worker.
+    # A card outlives its worker by three heartbeats, so the plan is valid even while no worker runs.
     own = settings.model_copy(update={"namespace": name, "ack_wait": 1.0, "heartbeat": 10.0})
     supervised = part == "worker"
     beside = factory.team(team if supervised else (), [] if supervised else [planner, synthesizer, worker], on=own)

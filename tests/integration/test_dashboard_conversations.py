@@ -48,7 +48,7 @@ async def bus_of(settings: Settings) -> AsyncIterator[Bus]:
 
 
 async def write(bus: Bus, client: Client, context: Context, agent: str, text: str) -> None:
-    """Send a piece of text as a model's, while the attempt runs."""
+    """Send a piece of text like a model, while the attempt runs."""
     delta = Delta(
         workflow_id=context.workflow_id, task_id=context.task_id, attempt=context.attempt, agent=agent, text=text
     )

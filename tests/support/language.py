@@ -38,7 +38,11 @@ BANNED_FILE = ROOT / "tests/unit/banned_words.txt"
 SOURCES = ("schemas", "runtime", "agents", "benchmarks", "examples")
 GENERATED = frozenset({"docs/state-machine.md"})
 
-_TEXT_KEYWORDS = frozenset({"help", "epilog", "short_help"})
+_TEXT_KEYWORDS = frozenset({"help", "epilog", "short_help", "hint"})
+_DESCRIBED_CALLS = frozenset(
+    {"Field", "Header", "Query", "Path", "get", "post", "put", "patch", "delete"}
+)  # fields, and the REST API
+_TEXT_CALLS = frozenset({"Entry", "_Channel"})  # their texts are printed by `--help` or published in AsyncAPI
 _SECTION = re.compile(
     r"\s*(Args|Arguments|Attributes|Returns?|Raises|Yields|Notes?|Examples?|Warnings?|See Also|Todo):\s*$"
 )
@@ -349,14 +353,21 @@ def _python(tree: ast.Module) -> Iterator[Text]:
         elif isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
             yield from (_text(each, "error") for each in node.exc.args if _is_string(each))
         elif isinstance(node, ast.Call):
-            names = _TEXT_KEYWORDS | ({"description"} if ast.unparse(node.func) == "Field" else set())
+            described = ast.unparse(node.func).rpartition(".")[2] in _DESCRIBED_CALLS
+            names = _TEXT_KEYWORDS | ({"description", "summary"} if described else set())
             for keyword in node.keywords:
                 if keyword.arg in names and _is_string(keyword.value):
                     yield _text(keyword.value, "help")
+            if isinstance(node.func, ast.Name) and node.func.id in _TEXT_CALLS:
+                yield from (_text(each, "help") for each in node.args if _is_sentence(each))
 
 
 def _is_string(node: ast.expr) -> bool:
     return isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, str))
+
+
+def _is_sentence(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.endswith(".")
 
 
 def _is_text(node: ast.stmt) -> bool:

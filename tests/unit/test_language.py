@@ -190,6 +190,7 @@ def test_all_kinds_of_prose_are_read(tmp_path: Path) -> None:
         '        """What it does."""\n'
         '        raise ValueError(f"what {self} lacks")\n'
         'option = Option(help="What it sets")\n'
+        'log(hint="What it was")\n'
     )
     page = tmp_path / "page.md"
     page.write_text(
@@ -204,6 +205,7 @@ def test_all_kinds_of_prose_are_read(tmp_path: Path) -> None:
         8,
         9,
         10,
+        11,
     ]
     assert [finding.line for finding in check([page])] == [3, 9, 13]
 

@@ -58,7 +58,7 @@ MAX_UNUSABLE_CHARS: Final = 4_000
 
 
 class LLMAgent(Agent):
-    """Agent whose work a model does.
+    """Agent that does its work with a language model.
 
     If `input` and `output` are the types of a role, such as `PlannerInput` and `Plan`, the provider receives a schema
     that allows only the agents, skills and tasks of the input.
@@ -79,9 +79,9 @@ class LLMAgent(Agent):
         role: Role of the agent in a team.
         skills: Skills of the agent.
         intents: Intents that the agent serves.
-        examples: Requests that the agent is for.
+        examples: Example requests for the agent.
         version: Semantic version of the agent.
-        fallback: Name of the agent that tries a task which this agent failed.
+        fallback: Name of the agent that gets a task after this agent has failed.
         concurrency: Attempts that run at a time in one process.
         max_in_flight: Attempts that run at a time in all processes together.
         timeout: Limit of one attempt, in seconds.
@@ -94,13 +94,13 @@ class LLMAgent(Agent):
         max_tokens: Limit of one answer, in tokens.
         temperature: Temperature of the model, or None for the provider's default.
         durable: Store each answer that calls tools, and each result of a tool, on the bus before the agent acts on it.
-            A worker that receives the attempt after another worker crashed continues from there. If a tool was
-            running at the crash, an `idempotent` tool is run again; otherwise the attempt ends with
-            `outcome_unknown`. Without `durable`, an attempt that continues after a crash or after a person's answer
-            begins again: the model is asked again, and finished tools run again, with the same idempotency keys if the
-            model repeats the calls. So without `durable`, a tool that a person must allow has to be `idempotent`.
-        stream: Show the text to clients that watch, while the model writes it. Of an output with a text `answer`, they
-            get the text of this field.
+            A worker that receives the attempt after another worker crashed continues from there. If a tool was running
+            at the crash, an `idempotent` tool is run again; otherwise the attempt ends with `outcome_unknown`. Without
+            `durable`, an attempt starts from the beginning after a crash or after a person's answer: the model is
+            called again, and finished tools run again, with the same idempotency keys if the model repeats the calls.
+            So without `durable`, a tool with `approval` must be `idempotent`.
+        stream: Send the text to clients while the model writes it. If the output has a text field `answer`, only the
+            text of this field is sent.
         listen: Give the model the messages to the workflow that come while it works, before its next call. Without
             `listen`, the model gets the messages before the attempt only.
         extractor: Tool that returns the text of a file which the model cannot read itself: `extract(name, context)`.
@@ -330,13 +330,13 @@ class LLMAgent(Agent):
         )
         calls = ModelCalls(self._card.name, self.models, self._tokens, self._clock)
         for _ in range(run.steps.lost_calls()):
-            calls.record_lost_call(request, run.state)  # the next worker derives lost calls itself
+            calls.record_lost_call(request, run.state)  # without a stored step, the next worker repeats the calls
         return await calls.complete(request, state)
 
     def _text_receiver(self, state: AttemptState) -> Callable[[str], None] | None:
         """Return the function that gets the text of a call; None if the agent does not stream.
 
-        Of an output with a text `answer`, clients get the text of this field, and not its JSON.
+        If the output has a text field `answer`, only the text of this field is sent, without JSON.
         """
         if not self._stream:
             return None
@@ -370,7 +370,7 @@ class LLMAgent(Agent):
             except ValidationError as error:
                 problem = describe(error)
                 continue
-            if candidate and not value.model_fields_set:  # only defaults: the reply has no known field
+            if candidate and not value.model_fields_set:  # the reply has no known field: only defaults
                 problem = f"it has none of the fields {', '.join(self._output.model_fields)}"
                 continue
             if isinstance(candidate, dict) and (misnamed := _misnamed_fields(self._output, candidate)):
@@ -395,7 +395,7 @@ class LLMAgent(Agent):
 
 
 def _with_messages(turns: Sequence[Turn], messages: Sequence[UserMessage]) -> list[Turn]:
-    """Return the turns with messages at the end: in the last turn, if the user has it, or in a turn of the user.
+    """Return the turns with messages at the end: in the last turn if it is a turn of the user, otherwise in a new turn.
 
     Some providers refuse two turns of the user in a row.
     """
@@ -406,7 +406,7 @@ def _with_messages(turns: Sequence[Turn], messages: Sequence[UserMessage]) -> li
 
 
 def _misnamed_fields(output: type[BaseModel], answer: dict[str, JsonValue]) -> str:
-    """Return the problem of fields with names similar to missing fields, whose values would be lost."""
+    """Return the problem of unknown fields that resemble missing fields. The values of such fields would be lost."""
     misnamed = [each for each in find_unknown_fields(output, answer) if each.meant]
     return "; ".join(f"{each.path} {each.message}" for each in misnamed[:_MAX_MISNAMED])
 

@@ -27,7 +27,7 @@ MAX_TOOLS: Final = 64
 _START_TIMEOUT_S: Final = 30.0  # a slow machine starts an interpreter and imports modules in this time
 _CLOSE_TIMEOUT_S: Final = 5.0
 _PROBE_TIMEOUT_S: Final = 5.0  # wait for an answer of a server whose connection may be closed
-_HTTP_TIMEOUT_S, _HTTP_READ_TIMEOUT_S = 30.0, 300.0  # the SDK's values: a server may hold a response open
+_HTTP_TIMEOUT_S, _HTTP_READ_TIMEOUT_S = 30.0, 300.0  # as in the SDK: a server may hold a response open
 
 _statuses: ContextVar[list[int] | None] = ContextVar("pointsman_mcp_statuses", default=None)
 """HTTP statuses of the requests that the current call has made."""
@@ -173,14 +173,14 @@ class McpTools:
         self._client = self._connection_task = None
         if living is None or stop is None:
             return
-        if client is None:  # the connection's task does not wait for the stop yet
+        if client is None:  # the connection's task does not wait for the event `stop` yet
             living.cancel()
         stop.set()
         await asyncio.wait({living}, timeout=_CLOSE_TIMEOUT_S)
         living.cancel()
 
     async def client(self) -> Client:
-        """Return the client of a connected server. Raises as `tools` does, within the time of a server's start."""
+        """Return the client of a connected server, or raise the errors of `tools` after the time for a start."""
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
             self._loop, self._lock, self._client, self._connection_task = loop, asyncio.Lock(), None, None
@@ -281,7 +281,7 @@ class McpTools:
 
 
 class _SessionLostError(Exception):
-    """The server does not know the session any more, for example after a restart of the server."""
+    """The session has ended at the server, for example after a restart of the server."""
 
 
 def mcp_tools(
@@ -306,8 +306,8 @@ def mcp_tools(
             list.
         only: Tools to use; all by default.
         timeout: Limit of each call, in seconds. In addition, a server has half a minute to start.
-        idempotent: Tools that may run twice, beside those that the server marks as read-only or idempotent.
-        approval: Tools whose calls a person must allow, each call by itself.
+        idempotent: Tools that may run twice, in addition to tools that the server marks as read-only or idempotent.
+        approval: Tools whose calls need the approval of a person, one approval for each call.
         env: Variables for a command, in addition to the few variables of this process that the command gets.
         prefix: Text before the name of each tool, such as `files_`.
         headers: Headers of each HTTP request.

@@ -1,4 +1,4 @@
-"""Give the files of a task to a model: as native blocks, as text, or by name alone."""
+"""Give the files of a task to a model: as native blocks, as text, or only as a name."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def read_model_files(
     Args:
         context: Context of the attempt.
         role: Role of the agent. Only agents that work read the contents; other roles read the list.
-        models: Models of the agent, which all must take a block.
+        models: Models of the agent. A file is a native block only if all models accept it.
         extractor: Tool that returns the text of other files, or None.
 
     Returns:

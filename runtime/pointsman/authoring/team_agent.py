@@ -1,4 +1,4 @@
-"""Make an agent of a team's own: the same agent, under a name and with a queue that only the team uses."""
+"""Make an agent that belongs to one team: the same agent, with a name and a queue that only this team uses."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class TeamAgent(Agent):
 
     @property
     def shared(self) -> Agent:
-        """The agent without a team. The agents of several teams that a worker makes of one agent share its slots."""
+        """The agent without a team. If a worker runs this agent for several teams, all these agents share its slots."""
         return self._agent
 
     @property

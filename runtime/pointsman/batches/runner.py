@@ -1,4 +1,4 @@
-"""Run the batches of a namespace: each feeder follows all records, and takes the batches that no process feeds."""
+"""Run the batches of a namespace: follow all records, and feed (send the rows of) batches without a feeder."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ __all__ = ["BatchRunner"]
 
 _log = get_logger(__name__)
 
-_SILENT_BEATS = 4  # heartbeats without a write of the feeder after which another process takes the batch
+_SILENT_BEATS = 4  # after this number of heartbeats without a write of the feeder, another process takes the batch
 _SEARCH_INTERVAL_S = 0.5  # seconds between searches for batches without a feeder
 _MAX_FEEDS = 20  # batches that one process feeds at a time
-_MAX_OF_CALLER = _MAX_FEEDS // 4  # of these for one caller: a batch may wait for limits of its caller until midnight
+_MAX_OF_CALLER = _MAX_FEEDS // 4  # of one caller: a caller whose batches wait for a daily limit must not use all places
 _RELEASE_TIMEOUT_S = 2.0
 _KEPT = timedelta(days=7)  # the time for which the record of a batch that has ended is kept
 
 
 class BatchRunner(Signal):
-    """The batches of a namespace, as one process sees them. Each change of a record is a change of the signal.
+    """The batches of a namespace, as one process sees them. Each change of a record is a change of this signal.
 
     A process measures the time since the last change of a record by its own clock. So the clocks of the processes need
-    not agree. Two feeders of a batch at the same time do no row twice: the id of each request follows from the batch
-    and the row.
+    not agree. If two processes feed a batch at the same time, no row is done twice: the id of each request follows from
+    the batch and the row.
 
     Args:
         parts: The parts of the process.
@@ -63,7 +63,7 @@ class BatchRunner(Signal):
         self.notify()
 
     async def run(self) -> None:
-        """Follow the records and feed batches, until cancelled. Then other processes take the batches of this one."""
+        """Follow the records and feed batches, until cancelled. Then other processes feed these batches."""
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(follow_bucket(self._bucket, self._apply, content="batches"))
@@ -100,7 +100,7 @@ class BatchRunner(Signal):
                     except PermissionDeniedError as error:
                         self._deny(id, error)
             except BusUnavailableError as error:
-                _log.info("batches_unavailable", error=str(error), hint="they are tried again")
+                _log.info("batches_unavailable", error=str(error), hint="the batches are read again")
             await asyncio.sleep(_SEARCH_INTERVAL_S)
 
     async def _look_at(self, stored: StoredRecord, *, silent: bool) -> None:

@@ -39,4 +39,4 @@ class SafeObserver:
 
 
 def _log_error() -> None:
-    _log.exception("bus_observer_failed", hint="the message it was told of is not affected")
+    _log.exception("bus_observer_failed", hint="the observed message is not affected")

@@ -30,7 +30,7 @@ __all__ = [
 
 _HEADER = {"typ": "JWT", "alg": "ed25519-nkey"}
 _UNLIMITED = -1
-_RESPONSE_TTL_NS = 5_000_000_000  # nanoseconds in which a worker answers a question about its service
+_RESPONSE_TTL_NS = 5_000_000_000  # nanoseconds for the answer of a worker to a request of the micro protocol
 _USER_LIMITS = {"subs": _UNLIMITED, "data": _UNLIMITED, "payload": _UNLIMITED}
 _ACCOUNT_LIMITS = {
     **_USER_LIMITS,

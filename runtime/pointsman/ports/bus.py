@@ -127,7 +127,7 @@ class Consumer(Protocol):
     """A durable pull consumer, shared by all processes that open its name.
 
     `take` keeps one long-lived pull request open and never has more messages outstanding than the caller has room for,
-    so each message goes to a process that can start on it at once. The consumer survives reconnects.
+    so each message is sent to a process that can process it at once. The consumer survives reconnects.
     """
 
     async def take(self, room: int) -> Sequence[Delivery]:
@@ -219,8 +219,8 @@ class QueueDepth:
         pending: Messages that were never delivered.
         in_flight: Messages that were delivered and are not settled.
         settled_through: All messages up to this sequence are settled.
-        ack_waits: The acknowledgement deadlines that processes asked for, in seconds, if the newest differs from the
-            one in force. The longest is in force.
+        ack_waits: The requested acknowledgement deadlines, in seconds; empty if the newest requested deadline is in
+            force. The longest requested deadline should be in force.
         delivered_through: All messages up to this sequence were delivered at least once.
         pulls: Requests of processes that wait for messages.
     """
@@ -256,7 +256,7 @@ class TraceHop:
         headers: The headers of the message.
         server: The server's name.
         steps: The steps, in order, by the server's clock.
-        error: The reason why the server did not store the message; empty if it did.
+        error: The reason why the server did not store the message; empty if the message was stored.
     """
 
     subject: str
@@ -303,10 +303,11 @@ class BusObserver(Protocol):
 class Bus(Protocol):
     """The streams, subjects and consumers of one namespace.
 
-    Each stream has one kind of writer: `{ns}_REQUESTS` callers, `{ns}_CONTROLS` operators, `{ns}_RESULTS` agents, and
-    `{ns}_WORK` and `{ns}_LOG` supervisors. `{ns}_DEAD` keeps dead letters. `{ns}_LIMITS` and `{ns}_DELIVERIES` keep the
-    newest message of each subject. Handoffs and delayed handoffs are in `{ns}_WORK`, or in `{ns}_HANDOFFS` if the
-    namespace was created so: name their stream `handoffs`. Only these two streams accept `schedule` and `replace`.
+    Each stream has one kind of writer. Callers write to `{ns}_REQUESTS`, operators to `{ns}_CONTROLS`, agents to
+    `{ns}_RESULTS`, and supervisors to `{ns}_WORK` and `{ns}_LOG`. `{ns}_DEAD` keeps dead letters. `{ns}_LIMITS` and
+    `{ns}_DELIVERIES` keep the newest message of each subject. Handoffs and delayed handoffs are in `{ns}_WORK`, or in
+    `{ns}_HANDOFFS` in a namespace with unsynced handoffs: in calls, always name the stream of handoffs `handoffs`. Only
+    these two streams accept `schedule` and `replace`.
 
     A body that does not fit into one message is stored in the object store `{ns}_ARTIFACTS` before the message that
     refers to it, and read back with the message. If the object is missing then, the message has its `ce-dataref` and no
@@ -353,7 +354,7 @@ class Bus(Protocol):
 
     @property
     def max_payload(self) -> int:
-        """Return the most bytes of headers and body in one message. A larger body goes to the object store."""
+        """Return the largest size of one message in bytes, with headers. A larger body goes to the object store."""
         ...
 
     @property
@@ -372,7 +373,7 @@ class Bus(Protocol):
         ...
 
     def stream_name(self, stream: StreamKind) -> str:
-        """Return the name of a stream at the broker. That of `handoffs` is known after `set_up`.
+        """Return the name of a stream at the broker. The name of `handoffs` is known after `set_up`.
 
         Args:
             stream: The stream.
@@ -447,7 +448,7 @@ class Bus(Protocol):
         message_id: str | None = None,
         ttl: float | None = None,
     ) -> Coroutine[Any, Any, int]:
-        """Store one message in place of all earlier messages of `subject`, and in place of the schedule of that name.
+        """Store one message, and delete all earlier messages of `subject` and the schedule with that name.
 
         The publish may start before the coroutine is awaited, as with `publish`.
 
@@ -509,13 +510,13 @@ class Bus(Protocol):
         ...
 
     async def capacity_problem(self, stream: StreamKind) -> str:
-        """Return the bound for which a stream refuses the next message or deletes its oldest.
+        """Return the reached limit of a stream, which then refuses the next message or deletes its oldest message.
 
         Args:
             stream: The stream.
 
         Returns:
-            The bound in words; empty if the stream has room.
+            A description of the limit; empty if the stream has room.
         """
         ...
 
@@ -534,8 +535,7 @@ class Bus(Protocol):
     async def last(self, stream: StreamKind, subject: str) -> StoredMessage | None:
         """Read the newest message of a subject.
 
-        A bus that reads from the stream's leader returns the newest message. Otherwise a replica may answer that is
-        behind.
+        A bus that reads from the stream's leader returns the newest message. Otherwise a replica that lags may answer.
 
         Args:
             stream: The stream.
@@ -605,8 +605,8 @@ class Bus(Protocol):
             stream: The stream.
             subject: The one filter subject.
             ack_wait: The acknowledgement deadline in seconds; a message that is not settled by then is delivered again.
-                The longest requested deadline is in force. It is shortened only by a process that opens
-                the consumer alone.
+                The longest requested deadline is in force. Only a process that is the only user of the consumer
+                shortens the deadline.
             max_in_flight: The most unsettled messages of all processes together.
             ranked: True to use ranks, see `Consumer.set_rank`. All processes must pass the same value; an existing
                 consumer is changed.
@@ -628,7 +628,7 @@ class Bus(Protocol):
             on_delivery: Called with each delivery.
 
         Returns:
-            A context manager. Deliveries that are on their way when it is left are still received.
+            A context manager. After its exit, deliveries that were already forwarded are still received.
         """
         ...
 
@@ -658,11 +658,11 @@ class Bus(Protocol):
         ...
 
     async def key_value(self, bucket: str, group: str = "") -> KeyValue:
-        """Open a key-value bucket, and create a missing one. `set_up` neither creates nor needs it.
+        """Open a key-value bucket, and create a missing bucket. `set_up` does not create or check buckets of this kind.
 
         Args:
             bucket: The name of the bucket, from `Subjects`.
-            group: A token before each key, so that a permission can bind the keys of a group. Default: keys without a
+            group: A token before each key, so that a permission can name the keys of a group. Default: keys without a
                 group.
 
         Returns:
@@ -688,8 +688,8 @@ class Bus(Protocol):
     ) -> AbstractAsyncContextManager[None]:
         """Subscribe to a subject (core NATS, at most once).
 
-        The subscription also receives messages that are published to a stream, at the moment of their publish: such a
-        message may not be stored yet, and the stream may refuse it.
+        The subscription also receives messages for a stream when they are published. The stream may not have stored
+        such a message yet, and may refuse it.
 
         Args:
             subject: The subject; wildcards are allowed.

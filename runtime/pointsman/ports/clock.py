@@ -9,7 +9,7 @@ __all__ = ["Clock"]
 
 
 class Clock(Protocol):
-    """A clock. `now` is for times that cross processes, `monotonic` for durations inside one process."""
+    """A clock. `now` is for times that other processes read, `monotonic` for durations inside one process."""
 
     def now(self) -> datetime:
         """Return the time.

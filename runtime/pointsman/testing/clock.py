@@ -11,7 +11,7 @@ from pointsman.ports.clock import Clock
 
 __all__ = ["VirtualClock"]
 
-_SETTLE_TURNS = 50  # turns of the loop for the work that a sleeper starts; a chain of awaits is shorter
+_SETTLE_TURNS = 50  # turns of the loop for the work after a sleep; every chain of awaits in the tests is shorter
 
 
 class VirtualClock(Clock):
@@ -60,6 +60,6 @@ class VirtualClock(Clock):
         await self.settle()
 
     async def settle(self) -> None:
-        """Run all work that needs no time to pass."""
+        """Run all work that can run at the present time."""
         for _ in range(_SETTLE_TURNS):
             await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""Envelopes: both CloudEvents modes round, and nothing that comes in breaks anything but itself."""
+"""Envelopes in both CloudEvents modes are encoded and decoded unchanged, and a malformed message only fails itself."""
 
 from __future__ import annotations
 

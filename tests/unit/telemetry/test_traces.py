@@ -40,7 +40,7 @@ def no_tracing() -> None:
 
 
 async def streaming(name: str, waits: asyncio.Event | None = None) -> AsyncGenerator[int]:
-    """Yield numbers from within a span. With `waits`, it waits for ever before the second number."""
+    """Yield numbers within a span. With `waits`, block before the second number."""
     with span(name):
         yield 1
         if waits is not None:
@@ -308,7 +308,7 @@ class TestOff:
 
 
 def test_unencodable_text_is_sent_escaped(exported: InMemorySpanExporter) -> None:
-    """An exception that names a file of another encoding must not lose the other 511 spans."""
+    """An exception with a file name in another encoding must not lose the other 511 spans of the batch."""
     odd = {"k\ud800": "\ud800", "many": ["\ud800"]}
     with span("n\ud800", attributes=odd) as opened:
         opened.add_event("e\ud800", odd)

@@ -33,15 +33,15 @@ _OPTIONAL_HINT = (
 )
 _MAX_REPORTED = 100  # refused subjects to log, each of them once
 _LATE_REFUSAL_S = 5.0  # seconds by which the refusal of an abandoned request has arrived
-_CLOSE_TIMEOUT_S = 0.25  # seconds: a socket that is silent must not keep a process from its exit
+_CLOSE_TIMEOUT_S = 0.25  # seconds; a silent socket must not delay the exit of a process
 _PING_INTERVAL_S = 2.0  # seconds; after three pings without an answer (4 to 6 s), a half-open connection is closed
 
 
 class NatsConnection:
     """One connection to a NATS server or cluster, over `client`; the broker's monitoring shows it as `name`.
 
-    The connection calls `on_lost` and all `listeners` when it is lost, and `on_restored` when it is restored. It calls
-    `on_no_responders` with each subject that has no subscriber to answer.
+    `on_lost` and all `listeners` are called when the connection is lost, and `on_restored` when it is restored.
+    `on_no_responders` is called with each subject of a request that has no subscriber.
     """
 
     def __init__(
@@ -77,11 +77,11 @@ class NatsConnection:
         self._broker_restarted = asyncio.Event()
         self._opening: asyncio.Future[None] | None = None
         self._login = "a client without a login"
-        self._faults: dict[str, str] = {}  # by server, since the last connection; if empty, waiting may help
+        self._faults: dict[str, str] = {}  # by server, since the last connection; empty for a transient fault
         self._reason = ""
         self._reasons: set[str] = set()  # logged since the last connection
-        self._reported: set[tuple[bool, str, str]] = set()  # optional, and the kind of the refusal
-        self._optional: Counter[str] = Counter()  # prefixes of subjects that this process can do without
+        self._reported: set[tuple[bool, str, str]] = set()  # True if optional, and the kind of the refusal
+        self._optional: Counter[str] = Counter()  # prefixes of the subjects of optional requests
         self.listeners: set[Callable[[], None]] = set()
         self.refusal_listeners: set[Callable[[Refusal, PermissionDeniedError], None]] = set()
 
@@ -133,8 +133,8 @@ class NatsConnection:
                     )
                 raise BusUnavailableError(
                     f"no broker at {settings.servers} within {wait} s: "
-                    f"{self._reason or 'no answer'}; `pointsman up` starts one, "
-                    "POINTSMAN_URL or --url names another"
+                    f"{self._reason or 'no answer'}; start a broker with `pointsman up`, "
+                    "or name another broker by POINTSMAN_URL or --url"
                 )
             try:
                 trying.result()
@@ -189,7 +189,7 @@ class NatsConnection:
         self._requests.closed = True
 
     async def flush(self) -> None:
-        """Return when the broker has received all that was sent, or the connection is lost."""
+        """Return when the broker has received all sent messages, or the connection is lost."""
         if self.connected:
             await self.flush_client()
 
@@ -206,7 +206,7 @@ class NatsConnection:
 
     @contextmanager
     def optional_requests(self, *prefixes: str) -> Iterator[None]:
-        """Log the refusal of a subject with one of `prefixes` as information: the process can do without the request.
+        """Log the refusal of a subject with one of `prefixes` as information, because the request is optional.
 
         Args:
             *prefixes: The subjects of requests, or the beginnings of subjects.
@@ -271,8 +271,8 @@ class NatsConnection:
     def _judge(self, fault: str) -> None:
         """Record the result of a try at one server.
 
-        If every server was tried and waiting does not cure the fault of one server, fail all requests that wait for the
-        connection.
+        Fail all requests that wait for the connection if every server was tried, and the fault of one server is
+        permanent.
         """
         self._faults[self.client.trying] = fault
         found = next(filter(None, self._faults.values()), "")
@@ -284,7 +284,7 @@ class NatsConnection:
             self._opening.set_exception(ConfigurationError(found))
 
     def _fault_of(self, error: Exception) -> str:
-        """Return the fault that waiting does not cure (a refused login, failing TLS); empty for another error."""
+        """Return the fault if it is permanent (a refused login, failing TLS); empty for another error."""
         server = self.client.trying
         if isinstance(error, TlsRequiredError):
             return str(error)

@@ -60,7 +60,7 @@ class CredentialsFile:
         try:
             self._latest = _load(self._path)
         except ConfigurationError as error:
-            _log.error("credentials_not_read", reason=str(error), hint="the credentials read before stay in use")
+            _log.error("credentials_not_read", reason=str(error), hint="the last credentials stay in use")
         return bytearray(self._latest.jwt.encode())
 
     def sign(self, nonce: str) -> bytes:

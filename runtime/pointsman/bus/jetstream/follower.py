@@ -1,4 +1,4 @@
-"""Follow a stream: yield the messages of a filter, then each new message, over all losses of the connection."""
+"""Follow a stream: yield the stored messages of a filter, then each new message. Lost connections leave no gap."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Follower:
         self._bus = bus
         self._read_last = last
         self._known_at: datetime | None = None  # the broker's time of the last message, or of the first consumer
-        self._lost_at: datetime | None = None  # `_known_at` when the stream lost messages
+        self._lost_at: datetime | None = None  # the value of `_known_at` at a loss of messages
         self._push: PushConsumer | None = None
 
     @property
@@ -122,7 +122,7 @@ class Follower:
         """Return True if the stream reaches the last message. A wrong False does no harm: times select the messages."""
         try:
             newest = await self._read_last(self.stream, self.subject)
-        except PeerError:  # the stream is missing, or its servers are
+        except PeerError:  # the stream or its servers are missing
             return False
         if newest is None or newest.sequence < self.after:
             return False
@@ -133,7 +133,7 @@ class Follower:
         self.after, self._lost_at = 0, self._known_at
 
     async def _create_with_retry(self, push: PushConsumer, **start: Any) -> dict[str, Any]:
-        """Return the answer to the creation, with retries without a limit. Log a new reason only."""
+        """Create the consumer, with an unlimited number of retries, and return the answer. Log each reason once."""
         reason = ""
         while True:
             report = _log.warning
@@ -161,8 +161,8 @@ async def merge_followers(
 ) -> AsyncGenerator[StoredMessage, None]:
     """Yield the messages of several filters of one stream in the order of their sequences.
 
-    The consumers deliver independently. So before a message is yielded, `last` is asked for the newest message of each
-    filter without a message: its consumer may still have to deliver an older message.
+    The consumers deliver independently. So before a message is yielded, `last` reads the newest message of each filter
+    whose consumer has delivered nothing yet. That consumer may still deliver an older message.
 
     Args:
         followers: One follower for each filter.
@@ -218,7 +218,7 @@ async def _find_late(
         known = max(each.arrived_through for each in followers)
         try:
             newest = await last(follower.stream, follower.subject)
-        except BusUnavailableError:  # the order of the messages that have arrived counts more than none
+        except BusUnavailableError:  # a possibly wrong order is better than no message
             continue
         if newest is not None and newest.sequence > follower.arrived_through:
             return number

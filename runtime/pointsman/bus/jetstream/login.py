@@ -16,7 +16,7 @@ __all__ = ["ANONYMOUS_USER", "Address", "Login", "addresses", "user_name"]
 
 
 ANONYMOUS_USER = "anonymous"
-"""The user in subjects if neither the login nor the operating system names one."""
+"""The user in subjects if neither the login nor the operating system has a name."""
 
 
 @dataclass(frozen=True, slots=True)

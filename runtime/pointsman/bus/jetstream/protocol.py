@@ -183,7 +183,7 @@ class ForwardingConnection(Connection, Protocol):
         ...
 
     def optional_requests(self, *prefixes: str) -> AbstractContextManager[None]:
-        """Log the refusal of a subject with one of `prefixes` as information, while the context lasts."""
+        """Log the refusal of a subject with one of `prefixes` as information, within the context."""
         ...
 
     async def flush(self) -> None:

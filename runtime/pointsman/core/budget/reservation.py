@@ -70,7 +70,7 @@ def reserve(state: State, task: Task, card: AgentCard | None, teams: Set[str]) -
             return BudgetExhausted(name, f"the limit of {bound:.10g} {name} is used up: {used:.10g} used{rest}")
         rooms[name] = room, least
     if rooms:
-        later = task.role in (Role.PLAN, Role.CLASSIFY)  # a task in refinement itself waits for its later attempt
+        later = task.role in (Role.PLAN, Role.CLASSIFY)  # a task whose refiner runs needs a share for its next attempt
         enough = max(room / least for room, least in rooms.values())
         among = share_count(state, task, later=later, enough=enough)
         shares |= {name: min(max(room / among, least), room) for name, (room, least) in rooms.items()}
@@ -88,7 +88,7 @@ def reserved(state: State, asking: Task | None = None) -> dict[str, float]:
 
 
 def _needs_synthesizer(state: State) -> bool:
-    """Return True if a synthesizer will write the answer, as far as the state shows."""
+    """Return True if the state shows that a synthesizer will write the answer."""
     if isinstance(state.strategy, Pipeline) or state.strategy.synthesizer is None:
         return False
     return not isinstance(state.strategy, Router) or state.plan is None or len(state.plan.tasks) > 1

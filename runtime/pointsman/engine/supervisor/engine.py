@@ -241,7 +241,7 @@ class SupervisorEngine:
             hint = "workflows follow the definition of the supervisor that admits them; start all from one definition"
             _log.warning("team_definitions_differ", team=name, own=own.version, live=definitions, hint=hint)
         if absent := sorted(set(self._team.required_agents()) - {each.name for each in cards}):
-            hint = "their tasks wait for them; `pointsman worker module:name` starts one"
+            hint = "tasks wait for these agents; start them with `pointsman worker module:name`"
             _log.info("agents_missing", team=name, agents=absent, hint=hint)
         return own
 

@@ -51,8 +51,8 @@ IdempotencyKey = Annotated[
     Header(
         min_length=1,
         max_length=MAX_CALLER_ID_CHARS,
-        description="Your name for the request. A repeated request under the same key is the same workflow, which goes "
-        "on when the client disconnects.",
+        description="Your name for the request. A repeated request under the same key is the same workflow, which "
+        "continues when the client disconnects.",
     ),
 ]
 
