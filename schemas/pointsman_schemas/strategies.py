@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Annotated, Any, Literal, Self, TypeAlias
 
-from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, field_validator, model_serializer, model_validator
+from pydantic_core import PydanticCustomError
 
 from pointsman_schemas.base import Frozen
 from pointsman_schemas.ids import TOKEN_PATTERN, AgentName, Skill, TaskId, Token, as_token, is_token
@@ -164,6 +165,13 @@ class Pipeline(Frozen):
 
     kind: Literal["pipeline"] = Field(default="pipeline", description="The kind of strategy.")
     stages: tuple[Stage, ...] = Field(min_length=1, description="The stages, in order.")
+
+    @field_validator("stages", mode="before")
+    @classmethod
+    def _is_a_list(cls, given: object) -> object:
+        if isinstance(given, Stage):  # a model is iterable, and each of its fields would be a wrong stage
+            raise PydanticCustomError("stages", "a list of stages is expected, such as (Stage(agent='a'),)")
+        return given
 
     @model_validator(mode="after")
     def _has_distinct_names(self) -> Pipeline:

@@ -41,11 +41,11 @@ COMMANDS: Mapping[str, Entry | Group] = {
     "up": Entry("up:up", "Run a broker and a team for development until Ctrl-C."),
     "dashboard": Entry("serve:dashboard", "Serve the dashboard until SIGTERM or Ctrl-C."),
     "dashboard-user": Entry("dashboard_user:dashboard_user", "Add or remove a user of the dashboard."),
-    "provision": Entry("provision:provision", "Create the streams and the durable consumers of a namespace."),
+    "provision": Entry("provision:provision", "Create the streams and consumers of a namespace."),
     "gateway": Group(
         "Serve teams over HTTP, and manage API keys.",
         {
-            "run": Entry("gateway:gateway", "Serve teams over HTTP until SIGTERM or Ctrl-C. This is the default."),
+            "run": Entry("gateway:gateway", "Serve teams over HTTP until Ctrl-C, the default command."),
             "keys": Group(
                 "Create, list and revoke API keys.",
                 {
@@ -68,9 +68,7 @@ COMMANDS: Mapping[str, Entry | Group] = {
             "disable": Entry("webhooks:disable", "Send nothing more to an endpoint. Events are not kept for it."),
             "enable": Entry("webhooks:enable", "Send events to an endpoint again."),
             "delete": Entry("webhooks:delete", "Delete an endpoint and its secrets."),
-            "deliveries": Entry(
-                "webhooks:deliveries", "List deliveries with at least one attempt, the newest change first."
-            ),
+            "deliveries": Entry("webhooks:deliveries", "List deliveries with an attempt, newest change first."),
             "resend": Entry("webhooks:resend", "Send deliveries again, by their events or by their status."),
         },
     ),
@@ -96,7 +94,7 @@ COMMANDS: Mapping[str, Entry | Group] = {
     "questions": Entry("questions:questions", "List the questions that wait for a person, oldest first."),
     "answer": Entry("questions:answer", "Answer a question of an agent or a planner."),
     "approve": Entry("questions:approve", "Approve a task, a tool call or a plan."),
-    "reject": Entry("questions:reject", "Reject a task, a tool call or a plan, or decline to answer."),
+    "reject": Entry("questions:reject", "Reject a task, tool call or plan, or decline to answer."),
     "agents": Entry("agents:agents", "List the live agents and teams with their queues."),
     "doctor": Entry("doctor:doctor", "Check the broker, the agents and the configuration."),
     "grants": Group(

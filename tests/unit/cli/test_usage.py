@@ -50,6 +50,17 @@ def test_help_describes_each_command_in_full(arguments: tuple[str, ...]) -> None
     assert not [line for line in lines if line.endswith("...")]
 
 
+def test_first_sentence_about_each_command_fits_a_terminal_of_80_columns() -> None:
+    def too_long(table: Mapping[str, Entry | Group]) -> list[str]:
+        room = 78 - 6 - max(map(len, table))  # as the help lays out names and sentences
+        found = [each.summary for each in table.values() if len(each.summary.split(". ")[0]) > room]
+        return found + [
+            each for group in table.values() if isinstance(group, Group) for each in too_long(group.commands)
+        ]
+
+    assert too_long(COMMAND_TABLE) == []
+
+
 def test_help_names_the_exit_codes() -> None:
     assert "3 not found" in run("--help")[1]
 

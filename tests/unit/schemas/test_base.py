@@ -87,6 +87,15 @@ def test_validation_errors_are_in_plain_words(given: dict[str, Any], said: str) 
     assert describe(caught.value) == said
 
 
+def test_one_stage_in_place_of_a_list_of_stages_is_named() -> None:
+    stage: Any = Stage(agent="a")
+
+    with pytest.raises(ValidationError) as caught:
+        Pipeline(stages=stage)
+
+    assert describe(caught.value) == "stages: a list of stages is expected, such as (Stage(agent='a'),)"
+
+
 class _Suite(BaseModel):
     cases: Annotated[tuple[int, ...], Field(min_length=1)]
 

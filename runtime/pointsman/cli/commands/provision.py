@@ -44,7 +44,7 @@ def provision(
     namespace: Namespace = None,
     json: Json = False,
 ) -> Code:
-    """Create the streams and the durable consumers of a namespace.
+    """Create the streams and consumers of a namespace.
 
     Other processes then need no right to create them. The command may be repeated: existing streams and consumers stay.
     A team of TARGET brings the agents that it requires. Without teams and agents, only the streams and buckets are

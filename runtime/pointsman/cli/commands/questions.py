@@ -96,7 +96,7 @@ async def reject(
     ] = "",
     json: Json = False,
 ) -> Code:
-    """Reject a task, a tool call or a plan, or decline to answer.
+    """Reject a task, tool call or plan, or decline to answer.
 
     Returns:
         The exit code.

@@ -168,7 +168,7 @@ async def deliveries(
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="The greatest number of deliveries.")] = 100,
     json: Json = False,
 ) -> None:
-    """List deliveries with at least one attempt, the newest change first."""
+    """List deliveries with an attempt, newest change first."""
     chosen = _delivery_status(status)
     async with _open(session) as (client, _):
         found = await list_deliveries(client.bus, client.subjects, endpoint=id, status=chosen, limit=limit)

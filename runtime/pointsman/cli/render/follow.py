@@ -237,7 +237,7 @@ async def print_outcome(client: Client, outcome: Outcome, workflow: str) -> None
     terminal.print()
     terminal.print(render_outcome(outcome))
     print_hint(terminal, f"`pointsman trace {workflow}` shows the tasks and their times.")
-    if outcome.status in ("failed", "partial"):
+    if outcome.status in ("failed", "partial") and outcome.tasks:  # a request that was refused has no tasks
         print_hint(terminal, f"`pointsman resume {workflow}` does the failed tasks again.")
     if outcome.status == "failed" and await _has_dead_letters(client, workflow):
         print_hint(terminal, f"`pointsman dead list --workflow {workflow}` shows the dead letters.")

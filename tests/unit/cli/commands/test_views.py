@@ -48,7 +48,9 @@ def failed(client: Client, capsys: pytest.CaptureFixture[str]) -> str:
 
 def test_known_dead_letter_causes_are_offered(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
     asyncio.run(store_dead_letter(client, "d1", "undecodable", workflow="wf_2"))
-    assert "dead list" not in failed(client, capsys)
+    refused = failed(client, capsys)
+    assert "dead list" not in refused
+    assert "pointsman resume" not in refused  # no task failed, because none began
 
     asyncio.run(store_dead_letter(client, "d2", "undecodable"))
     assert "`pointsman dead list --workflow wf_1` shows the dead letters." in failed(client, capsys)
