@@ -9,23 +9,34 @@ import math
 import re
 from collections import deque
 from collections.abc import Iterator, Mapping
+from copy import deepcopy
 from dataclasses import fields, is_dataclass
 from datetime import date, datetime
 from decimal import Decimal
 from enum import Enum
+from functools import lru_cache
 from typing import Annotated, Any, TypeAlias, TypeVar
 from uuid import UUID
 
 import jiter
 import pydantic
 from pydantic import BaseModel, GetCoreSchemaHandler, ValidationError
-from pydantic_core import ErrorDetails, core_schema, from_json, to_json, to_jsonable_python
+from pydantic_core import ErrorDetails, SchemaValidator, core_schema, from_json, to_json, to_jsonable_python
 
 from pointsman_schemas.errors import NotJsonError, UndecodableEventError
 from pointsman_schemas.ids import TOKEN_PATTERN
 from pointsman_schemas.typed_values import replace_surrogates, writer_of
 
-__all__ = ["MAX_DEPTH", "JsonValue", "as_json_value", "dump", "parse", "parse_json"]
+__all__ = [
+    "MAX_DEPTH",
+    "JsonValue",
+    "as_json_value",
+    "dump",
+    "first_fault_validator",
+    "parse",
+    "parse_json",
+    "stop_at_first_fault",
+]
 
 MAX_DEPTH = 128
 """Allowed nesting of a value: below the JSON parser's own limit of 200, so that sent values can always be read."""
@@ -45,6 +56,8 @@ _ESCAPE = re.compile(
     rb"\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(\\u[dD][89a-fA-F][0-9a-fA-F]{2})"
 )
 
+_MANY_FAULTS_BYTES = 65_536  # bytes of a body from which only the first invalid member of a list is reported
+_MAX_PROBLEMS = 1_000
 _OWN_TEXT = "Value error, "  # pydantic writes this before the text of a validator's ValueError
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
@@ -89,11 +102,50 @@ def parse(model: type[ModelT], body: bytes) -> ModelT:
     if body.count(b"[") + body.count(b"{") > depth:
         _check_depth(body, depth)
     try:
-        made = model.model_validate_json(body)
+        if len(body) > _MANY_FAULTS_BYTES:
+            made: ModelT = first_fault_validator(model).validate_json(body)
+        else:
+            made = model.model_validate_json(body)
     except ValidationError as error:
         raise UndecodableEventError(f"not a valid {model.__name__}: {describe(error)}") from None
     _parse_body(body)  # refuses duplicate keys: pydantic uses the last, other readers the first
     return made
+
+
+@lru_cache(1_000)
+def first_fault_validator(model: type[BaseModel]) -> SchemaValidator:
+    """Return a validator of a model that stops at the first invalid member of a list.
+
+    The validator of the model collects the errors of all members. A body of a megabyte has more than a million errors,
+    which take minutes and gigabytes.
+
+    Args:
+        model: The class.
+
+    Returns:
+        The validator.
+    """
+    model.model_rebuild()  # builds a schema that was deferred
+    schema = deepcopy(model.__pydantic_core_schema__)
+    stop_at_first_fault(schema)
+    return SchemaValidator(schema, _use_prebuilt=False)
+
+
+def stop_at_first_fault(schema: Any) -> None:
+    """Change a schema of pydantic-core, so that the validation of a list stops at the first invalid member.
+
+    Args:
+        schema: The schema, or a part of one.
+    """
+    waiting = [schema]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, dict):
+            if part.get("type") in ("list", "tuple", "set", "frozenset"):
+                part["fail_fast"] = True
+            waiting.extend(part.values())
+        elif isinstance(part, list | tuple):
+            waiting.extend(part)
 
 
 def parse_json(body: bytes) -> JsonValue:
@@ -161,12 +213,14 @@ def dump(model: BaseModel) -> bytes:
 def describe(error: ValidationError) -> str:
     """Describe the first three problems in one line, without the invalid values, which may be secret or large."""
     problems = problems_of(error)
-    return "; ".join(problems[:3]) + (f"; and {len(problems) - 3} more" if len(problems) > 3 else "")
+    more = len(problems) - 3
+    shown = f"{_MAX_PROBLEMS} or more" if len(problems) == _MAX_PROBLEMS else f"{more} more"
+    return "; ".join(problems[:3]) + (f"; and {shown}" if more > 0 else "")
 
 
 def problems_of(error: ValidationError) -> list[str]:
-    """Return each problem with its path, without the invalid values, which may be secret or large."""
-    found = error.errors(include_url=False, include_input=False)
+    """Return the first problems with their paths, without the invalid values, which may be secret or large."""
+    found = error.errors(include_url=False, include_input=False)[:_MAX_PROBLEMS]
     # If members of a list are invalid, pydantic also reports that the list is too short.
     unfit = {problem["loc"][:length] for problem in found for length in range(len(problem["loc"]))}
     return [

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, JsonValue
-from pydantic_core import PydanticCustomError
+from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, GetCoreSchemaHandler, JsonValue
+from pydantic_core import CoreSchema, PydanticCustomError
 
 from pointsman.engine.process.agent_versions import group_by_name
 from pointsman_schemas.card import AgentCard
@@ -21,6 +21,7 @@ from pointsman_schemas.events import (
     Usage,
 )
 from pointsman_schemas.ids import MAX_CALLER_ID_CHARS, TeamName, Token
+from pointsman_schemas.strict_json import stop_at_first_fault
 
 __all__ = [
     "FILE_ID_PATTERN",
@@ -33,6 +34,7 @@ __all__ = [
     "DeadLetterPage",
     "DeadLetterView",
     "Health",
+    "LenientBody",
     "OutcomeView",
     "QuestionPage",
     "QuestionView",
@@ -67,7 +69,18 @@ WorkflowStatus = Literal[
 ]
 
 
-class Body(BaseModel):
+class LenientBody(BaseModel):
+    """A body of a request. Only the first invalid member of a list is an error: a body may have a million of them."""
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: type[BaseModel], handler: GetCoreSchemaHandler) -> CoreSchema:
+        """Return the schema of the body."""
+        schema = handler(source)
+        stop_at_first_fault(schema)
+        return schema
+
+
+class Body(LenientBody):
     """A body of a request. An unknown field is refused, because it is a misspelled one more often than not."""
 
     model_config = ConfigDict(extra="forbid")

@@ -256,3 +256,12 @@ def test_a_refusal_names_at_most_three_problems_and_no_content() -> None:
         parse(Wide, json.dumps(dict.fromkeys("abcd", "secret")).encode())
 
     assert "secret" not in str(refused.value)
+
+
+@pytest.mark.timeout(20)  # the errors of all members took two minutes and two gigabytes
+@pytest.mark.parametrize("member", [{}, 1])
+def test_body_full_of_invalid_members_is_refused_soon(member: object) -> None:
+    body = json.dumps({"input": "x", "files": [member] * 200_000}).encode()
+
+    with pytest.raises(UndecodableEventError, match=r"files\.0"):
+        parse(Request, body)

@@ -18,7 +18,7 @@ from pointsman_schemas.base import Options
 from pointsman_schemas.events import Budget, Request
 from pointsman_schemas.plan import Plan
 from pointsman_schemas.team import Team
-from pointsman_schemas.unknown_fields import closest_match, find_unknown_fields
+from pointsman_schemas.unknown_fields import MAX_UNKNOWN_FIELDS, closest_match, find_unknown_fields
 
 MODELS = [
     each
@@ -90,3 +90,10 @@ def test_a_name_is_only_meant_if_the_data_lacks_it() -> None:
 @pytest.mark.parametrize("name", ["", "x", "\ud800", "é" * 1_000, "depends_on" * 100])
 def test_any_name_can_be_compared(name: str) -> None:
     assert closest_match(name, ["depends_on", "id"]) is None
+
+
+@pytest.mark.timeout(20)  # the search for a similar name took half a minute
+def test_only_the_first_unknown_fields_are_looked_for() -> None:
+    data = {f"metadat{number}": 1 for number in range(60_000)}
+
+    assert len(find_unknown_fields(Request, data)) == MAX_UNKNOWN_FIELDS

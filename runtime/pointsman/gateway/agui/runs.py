@@ -13,7 +13,7 @@ from typing import Annotated
 from ag_ui.core import BaseEvent, ResumeEntry, RunAgentInput
 from ag_ui.encoder import EventEncoder
 from fastapi import APIRouter, Path
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
+from pydantic import ConfigDict, Field, JsonValue, ValidationError
 from starlette.responses import StreamingResponse
 
 from pointsman.client.workflow import Workflow
@@ -21,6 +21,7 @@ from pointsman.gateway.agui.events import RunEvents
 from pointsman.gateway.callers import Caller
 from pointsman.gateway.context import CallerArg, Context, ContextArg, derived_key
 from pointsman.gateway.feed import StreamResetError
+from pointsman.gateway.models import LenientBody
 from pointsman.gateway.openai.attachments import files_of
 from pointsman.gateway.openai.chat import IdempotencyKey
 from pointsman.gateway.openai.messages import read_message, request_text
@@ -31,7 +32,7 @@ from pointsman.http.sse import KEEPALIVE_COMMENT
 from pointsman_schemas.events import Question
 from pointsman_schemas.ids import TOKEN_PATTERN
 from pointsman_schemas.log import QuestionAsked, WorkflowEnded
-from pointsman_schemas.strict_json import describe
+from pointsman_schemas.strict_json import describe, first_fault_validator
 
 __all__ = ["router"]
 
@@ -42,7 +43,7 @@ _ROLES = ("system", "developer", "user", "assistant")
 _encoder = EventEncoder()
 
 
-class RunInput(BaseModel):
+class RunInput(LenientBody):
     """A `RunAgentInput` of AG-UI 1.0, with all of its fields."""
 
     model_config = ConfigDict(extra="allow")
@@ -102,11 +103,12 @@ async def run(
 
 def _parse(given: Mapping[str, JsonValue]) -> RunAgentInput:
     try:
-        return RunAgentInput.model_validate(given)
+        run: RunAgentInput = first_fault_validator(RunAgentInput).validate_python(given)
     except ValidationError as error:
         raise ProblemError(
             422, "invalid_request", f"the body is not a RunAgentInput of AG-UI: {describe(error)}"
         ) from None
+    return run
 
 
 def _content(message: object) -> object:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Annotated
 
-from pydantic import AwareDatetime, BaseModel, BeforeValidator, Field, JsonValue, TypeAdapter
+from pydantic import AwareDatetime, BaseModel, BeforeValidator, FailFast, Field, JsonValue, TypeAdapter
 from pydantic_core import PydanticCustomError
 
 from pointsman.batches.records import BatchRecord, BatchStatus
@@ -17,7 +17,7 @@ from pointsman_schemas.ids import TeamName
 __all__ = ["BatchCounts", "BatchOptions", "BatchPage", "BatchRequest", "BatchResult", "BatchView"]
 
 Inputs = Annotated[list[RequestInput], Field(min_length=1)]
-_INPUTS: TypeAdapter[list[str | dict[str, JsonValue]]] = TypeAdapter(Inputs)
+_INPUTS: TypeAdapter[list[str | dict[str, JsonValue]]] = TypeAdapter(Annotated[Inputs, FailFast()])
 
 
 def _rows_or_upload(value: object) -> object:

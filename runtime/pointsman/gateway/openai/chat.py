@@ -20,6 +20,7 @@ from pointsman.client.workflow import Workflow
 from pointsman.gateway.callers import Caller
 from pointsman.gateway.context import CallerArg, Context, ContextArg, Submitted, derived_key
 from pointsman.gateway.feed import StreamResetError
+from pointsman.gateway.models import LenientBody
 from pointsman.gateway.openai.attachments import files_of
 from pointsman.gateway.openai.commentary import Commentary
 from pointsman.gateway.openai.housekeeping import housekeeping_answer
@@ -88,7 +89,7 @@ class StreamOptions(BaseModel):
     include_usage: bool | None = Field(default=None, description="Send a last chunk with the usage.")
 
 
-class ChatRequest(BaseModel):
+class ChatRequest(LenientBody):
     """A chat completion. Unknown fields are ignored: a team has models and tools of its own."""
 
     model_config = ConfigDict(extra="allow")

@@ -17,6 +17,7 @@ from pointsman.errors import NotFoundError
 from pointsman.gateway.callers import Caller
 from pointsman.gateway.context import CallerArg, Context, ContextArg, derived_key
 from pointsman.gateway.feed import StreamResetError
+from pointsman.gateway.models import LenientBody
 from pointsman.gateway.openai.attachments import files_of
 from pointsman.gateway.openai.chat import IdempotencyKey, ThreadId, wait_for_outcome
 from pointsman.gateway.openai.conversation import (
@@ -52,7 +53,7 @@ _STATUSES = {
 ResponsePath = Annotated[str, Path(min_length=1, max_length=64, description="The id of the response.")]
 
 
-class ResponseRequest(BaseModel):
+class ResponseRequest(LenientBody):
     """A request for a response. Unknown fields are ignored: a team has models and tools of its own."""
 
     model_config = ConfigDict(extra="allow")
