@@ -212,7 +212,7 @@ async def cluster_shaken(folder: Path, amount: Amount) -> Report:
 
 
 async def network_broken(folder: Path, amount: Amount) -> Report:
-    """Each process reaches the broker through a network of its own that is cut, slow, silent, or silent in one way."""
+    """Each process has its own network to the broker: cut, slow, silent, or silent in one direction."""
     report, chance = Report("network broken"), Random(amount.seed)
     kinds = ["supervisor"] * amount.supervisors + ["worker"] * amount.workers
     async with AsyncExitStack() as stack:

@@ -1,7 +1,7 @@
-"""The team as separate processes, one of which is killed and one of which fails at first, as others have its trace:
+"""The trace of a team in separate processes, of which one is killed and one fails at first, in two other systems:
 
-A collector, rotel, which the tests bring along, and a backend that is asked by its own query interface, Arize Phoenix.
-That brings 650 MB of packages: `make backend` installs it beside the rest and runs this; its test is skipped without.
+the collector rotel, a dependency of the tests, and the backend Arize Phoenix, which is read through its query
+interface. Phoenix needs 650 MB of packages: `make backend` installs them and runs its test, which is otherwise skipped.
 """
 
 from __future__ import annotations

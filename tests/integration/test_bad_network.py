@@ -1,4 +1,4 @@
-"""A network that is silent, cut or slow: nothing is lost by it, and nothing piles up."""
+"""A network that is silent, cut or slow loses no message, and memory stays bounded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bounded streams: a stream that refuses new messages loses none, and one that drops old ones is reported."""
+"""A bounded stream that refuses new messages loses no message. A bounded stream that drops old messages is reported."""
 
 from __future__ import annotations
 

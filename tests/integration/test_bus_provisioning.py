@@ -1,8 +1,7 @@
-"""A refusal of JetStream is reported at once, in the broker's words; a refusal that no waiting cures ends the process.
+"""A refusal of JetStream is reported at once, in the broker's words; a permanent refusal ends the process.
 
-Class of fault: an error that JetStream reports as its own failure (5xx) counts as an unavailable broker whatever its
-number, so that a process waits for ever; and a JetStream of another domain, or one that demands a maximum size, cannot
-be used.
+Class of fault: an error that JetStream reports as its own failure (5xx) counts as an unavailable broker, so that a
+process waits for ever; and a JetStream of another domain, or a JetStream that demands a maximum size, cannot be used.
 """
 
 from __future__ import annotations

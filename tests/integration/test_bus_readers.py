@@ -1,4 +1,4 @@
-"""A reader leaves nothing behind at the broker, and a reader that is refused ends with the broker's words."""
+"""A reader deletes its consumers at the broker, and a refused reader raises the broker's error text."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A scheme that promises TLS is a demand, and a TLS fault is named as such.
+"""A scheme with TLS requires TLS, and a TLS fault is reported as a TLS fault.
 
-Class of fault: `tls://`, `wss://` or a TLS setting is not enforced, so that a server without TLS, the first or one that
-the cluster names, gets the login in clear; and a certificate fault is reported as an unavailable broker.
+Class of fault: `tls://`, `wss://` or a TLS setting is not enforced, so that a server without TLS, the first server or a
+server that the cluster names, gets the login unencrypted; and a certificate fault is reported as an unavailable broker.
 """
 
 from __future__ import annotations

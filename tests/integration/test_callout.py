@@ -170,7 +170,7 @@ async def test_command_serves_until_a_signal(tmp_path: Path, issuer: Issuer) -> 
 
 
 def test_keys_and_users_of_one_name_are_refused(tmp_path: Path) -> None:
-    """Two users of one name have one inbox prefix: each would receive the answers to the other."""
+    """Two users with the same name have the same inbox prefix, so each would receive the answers for the other."""
     grants = GrantFolder.create(tmp_path / "grants", account="APP", namespaces=["own"], jwt=False, callout=True)
     key = '[[keys]]\nname = "shop"\nrole = "caller"\nteams = ["{team}"]\nsha256 = "{digest}"\n'
     same, other = key.format(team="a", digest="0" * 64), key.format(team="b", digest="1" * 64)

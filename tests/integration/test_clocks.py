@@ -1,4 +1,4 @@
-"""On a real broker: processes whose clocks are an hour off, and are set while they run, keep every time there is."""
+"""On a real broker, processes with clocks that are an hour off, and are set while they run, observe every deadline."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PLAN = ({"id": "t1", "agent": "mends", "intent": "do it"}, {"id": "t2", "agent":
 
 
 class SetClock(SystemClock):
-    """A clock that is off. Its monotonic one is not."""
+    """A clock that is off. The monotonic clock is right."""
 
     def __init__(self, off: float) -> None:
         self.off = timedelta(seconds=off)

@@ -50,7 +50,7 @@ async def test_replicated_stream_survives_the_loss_of_a_node(
 
 async def _connect(cluster: NatsCluster) -> Client:
     async def ignore(_: Exception) -> None:
-        """A node that goes away is part of the test."""
+        """The test stops a node."""
 
     return await nats.connect(cluster.urls, max_reconnect_attempts=-1, reconnect_time_wait=0.1, error_cb=ignore)
 

@@ -83,7 +83,7 @@ asyncio.run(main())
 async def test_a_system_that_was_away_reads_the_outcomes_that_came_meanwhile(
     client: Client, settings: Settings
 ) -> None:
-    """The block is a process of its own that uses nats-py alone."""
+    """The block runs in a separate process that only uses nats-py."""
 
     async def shop(*arguments: str) -> str:
         command = [sys.executable, "-c", AWAY, settings.url, *arguments]

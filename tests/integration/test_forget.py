@@ -1,4 +1,4 @@
-"""A workflow is forgotten: nothing of it is left in any stream but the record that says so."""
+"""A forgotten workflow leaves no message in any stream except for the record of the deletion."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ async def all_gone(path: Path) -> bool:
 
 
 def parent_of(them: list[int]) -> int:
-    """Return the process that started one of `them` and is not one of them."""
+    """Return the process outside `them` that started one of `them`."""
     parents = [int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]) for pid in them]
     return next(parent for parent in parents if parent not in them)
 

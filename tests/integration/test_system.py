@@ -145,7 +145,7 @@ async def _idle(client: Client, agent: str) -> bool:
 async def test_the_same_ids_from_many_callers_cross_no_answers(
     broker: EmbeddedBroker, namespace: str, tenants: int, teams: int
 ) -> None:
-    """Twenty callers: in four namespaces with five teams each, in one with five, or all of one team."""
+    """Twenty callers: of five teams in each of four namespaces, of five teams in one namespace, or of one team."""
     spaces = [Settings(url=broker.url, namespace=f"{namespace}{letter}") for letter in "abcd"[:tenants]]
     every = [Team(name=f"team-{number}", strategy=PlanAndExecute(synthesizer=None)) for number in range(teams)]
     ids, callers = [str(number) for number in range(1, SIZE.ids + 1)], 20 // tenants

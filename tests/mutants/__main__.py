@@ -2,7 +2,8 @@
 
     python -m mutants [--jobs N] [WORD ...]      only those whose mechanism or file holds a WORD
 
-Exit code 0 when every fault was noticed, 1 when one was not, was not found in the source, or broke more than a test.
+Exit code 0 if the tests notice every fault. Exit code 1 if a fault was not noticed, was not found in the source, or
+broke more than a test.
 """
 
 from __future__ import annotations

@@ -227,7 +227,7 @@ def _is_subsequence(some: Sequence[Outcome], of: Sequence[Outcome]) -> bool:
 
 
 def _outcomes(world: World, subject: str) -> list[StoredMessage]:
-    """Check the requests of one workflow. The broker refuses a second copy of one for as long as it keeps the first."""
+    """Check the requests of one workflow. The broker refuses a second copy while it stores the first."""
     found: list[StoredMessage] = []
     for stored in world.broker.all_messages("log", subject):
         if world.is_foreign(stored):

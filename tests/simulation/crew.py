@@ -46,8 +46,8 @@ WORKERS = tuple(card.name for card in CARDS.values() if card.role is Role.WORK)
 
 class SimulatedAgents:
     """The behaviour of every agent of one world. `crash` may kill the process it is given. With `asks`, some tasks and
-    calls need a person's yes. Some agents read the messages to their workflow, and an attempt that starts again in
-    another process must read the same ones: `problems` gets each difference."""
+    calls need an approval. Some agents read the messages to their workflow. An attempt that starts again in another
+    process must read the same messages: `problems` gets each difference."""
 
     def __init__(
         self, seed: int, crash: Callable[[SimulatedProcess, str], bool], problems: list[str], *, asks: bool

@@ -67,7 +67,7 @@ class Outsiders:
             yield self._power_cut(Random(f"{self.world.seed}/cut-{number}"))
 
     async def _submit(self, name: str) -> None:
-        """Send a request in one of its forms, sometimes repeatedly, sometimes with another one under its id."""
+        """Send a request in one of its forms, sometimes repeatedly, sometimes with another request under its id."""
         chance = Random(f"{self.world.seed}/{name}")
         threads = Random(f"{self.world.seed}/{name}-thread")
         thread = threads.choice(["t0", "t0", "t0", "t1", None]) if self.world.talks else None

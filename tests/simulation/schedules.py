@@ -1,7 +1,7 @@
 """One simulated world of schedules: supervisors that are killed, a broker whose clock jumps, faults, and commands.
 
-A seed decides the schedules, the processes, the jumps, the commands and every fault. The engines, the core and the
-broker are the real ones; the broker is the in-memory twin, and time jumps.
+A seed decides the schedules, the processes, the jumps, the commands and every fault. The engines and the core are real.
+The broker is the in-memory twin, and time jumps.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A checker that finds nothing proves nothing: each mistake below breaks a promise, and a few worlds show it."""
+"""The audit finds planted mistakes: each mistake below breaks an invariant, and a few worlds show it."""
 
 from __future__ import annotations
 

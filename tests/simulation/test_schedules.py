@@ -1,4 +1,4 @@
-"""Random worlds of schedules: each fire is one workflow over killed processes and clock jumps."""
+"""Random worlds of schedules: each fire is one workflow, despite killed processes and clock jumps."""
 
 from __future__ import annotations
 

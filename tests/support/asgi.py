@@ -1,4 +1,4 @@
-"""An ASGI application asked without a socket: whole answers, and streams of server-sent events read one by one."""
+"""Call an ASGI application without a socket: read whole answers, and server-sent events one by one."""
 
 from __future__ import annotations
 

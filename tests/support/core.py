@@ -1,7 +1,7 @@
 """Builders for the workflow core, and `WorkflowDriver`: one workflow driven by hand, checked at every step.
 
 A story keeps the log, the state and the time. Each step asserts the invariants of every workflow: the entries fold, the
-state survives a snapshot, every message of the outbox has a subject of its own and is the same when computed again.
+state survives a snapshot, and each message of the outbox has its own subject and is equal when it is computed again.
 """
 
 from __future__ import annotations

@@ -128,11 +128,11 @@ def worker(bus: Bus, *agents: Agent, settings: Settings = FAST, **more: Any) -> 
 async def running(
     *parts: SupervisorEngine | Worker, clock: VirtualClock | None = None, ready: bool = True
 ) -> AsyncIterator[asyncio.Event]:
-    """Run `parts` until the block ends or the event that is yielded is set; then let them drain.
+    """Run `parts` until the block ends or the yielded event is set. Then drain and stop the parts.
 
     Args:
         parts: Supervisors and workers.
-        clock: The clock of the parts, if it is a virtual one: time passes while they stop.
+        clock: The virtual clock of the parts, if they have one: it moves while they stop.
         ready: Wait at first until each of them is ready.
     """
     async with _started(parts, clock) as (tasks, stop):

@@ -1,4 +1,4 @@
-"""A system in which each process runs with its own grant and nothing more."""
+"""A system in which each process has only the rights of its own grant."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ __all__ = ["Door", "end_turn", "gateway"]
 
 
 class Door(NamedTuple):
-    """A gateway with the team crew, two keys of the caller ada, of which one has one running workflow, and bob's."""
+    """A gateway with the team crew, two keys of ada (one is limited to one running workflow), and a key of bob."""
 
     app: ASGIApp
     context: Context

@@ -1,4 +1,4 @@
-"""An OTLP collector that is not ours: `rotel`, whose debug output is read back as spans.
+"""An independent OTLP collector: `rotel`. Its debug output is parsed into spans.
 
 async with OtlpCollector() as collector:
     ... run processes with OTEL_EXPORTER_OTLP_ENDPOINT=collector.endpoint ...

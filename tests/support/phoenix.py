@@ -1,4 +1,4 @@
-"""A telemetry backend that is not ours: Arize Phoenix, a process of its own, asked through its own query interface.
+"""An independent telemetry backend: Arize Phoenix, in a separate process, with its own query interface.
 
 async with Phoenix(folder, executable) as backend:
     ... run processes with **backend.environment ...

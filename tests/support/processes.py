@@ -37,8 +37,7 @@ _LOG_TAIL_CHARS = 3000  # characters of each log that a failure shows
 
 
 async def wait_for(look: Callable[[], Awaitable[T]], what: str, *, seconds: float = 20.0) -> T:
-    """Return the first true value of `look()`. Raises `AssertionError`, naming `what` was looked for, after
-    `seconds`."""
+    """Return the first true value of `look()`. Raise `AssertionError` with the text `what` after `seconds`."""
     try:
         value: T = await until(look, seconds=seconds)
     except TimeoutError:

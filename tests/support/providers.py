@@ -1,7 +1,7 @@
 """A model provider of our own on loopback: it speaks the wire formats of OpenAI and Anthropic and follows a script.
 
-It answers from rules that match the prompt, then from a queue; it keeps every call; and like the real ones it turns
-down a conversation whose tool calls and results do not pair.
+It answers from rules that match the prompt, then from a queue, and records every call. Like real providers, it refuses
+a conversation with a tool call without a result.
 """
 
 from __future__ import annotations

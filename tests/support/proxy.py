@@ -12,10 +12,10 @@ _CHUNK = 65_536
 
 
 class Proxy:
-    """`async with Proxy("127.0.0.1", port) as proxy`: `proxy.url` leads there, with the faults that are set.
+    """`async with Proxy("127.0.0.1", port) as proxy`: `proxy.url` leads to this port, with faults.
 
-    `delay` is in seconds, for each piece of data on its way in either direction. With `record`, all that is passed on
-    is kept.
+    `delay` is in seconds, for each piece of data in each direction. With `record`, all forwarded data is
+    kept.
     """
 
     def __init__(self, host: str, port: int, *, record: bool = False) -> None:

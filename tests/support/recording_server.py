@@ -21,8 +21,8 @@ class RecordingServer:
     """Send `INFO` to each client and record the answers.
 
     Args:
-        tls: The server's TLS context; with it the server says that TLS is required, and upgrades.
-        info: Fields of `INFO` beside the usual ones.
+        tls: The server's TLS context; with a context, the server requires TLS and upgrades the connection.
+        info: More fields of `INFO`.
 
     `clear` has the bytes outside TLS, `inside` the bytes inside TLS. `connections` counts clients. The
     server answers `PING`, and closes a client's connection when `hang_up` is called.

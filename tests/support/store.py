@@ -1,4 +1,4 @@
-"""A broker whose streams come back as they were some time ago."""
+"""A broker whose streams are restored from an earlier copy."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Store"]
 
 
 class Store:
-    """A broker on a folder of its own, whose streams can be put back from a copy."""
+    """A broker with its own folder. Its streams can be restored from a copy."""
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._copy = folder / "store", folder / "copy"
@@ -24,7 +24,7 @@ class Store:
         return Settings(url=self._broker.url, ack_wait=1.0, heartbeat=0.5, request_timeout=2.0, shutdown_grace=0.2)
 
     async def restart(self, *, back: str | None = None, copy: bool = False) -> None:
-        """Stop it, keep a copy of everything or put the streams named like `back` back from it, and start it again."""
+        """Restart the broker after a copy of its store, or after the streams named like `back` were restored from the copy."""
         await self._broker.stop()
         if copy:
             shutil.copytree(self._folder, self._copy)

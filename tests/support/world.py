@@ -1,6 +1,6 @@
-"""A small model of the world around a workflow: agents that fail, a broker that repeats, reorders and is late.
+"""A small model of the world around a workflow: agents fail, and the broker repeats, reorders and delays messages.
 
-`World.step` lets one thing happen, drawn by chance. `World.drain` lets only time pass until the workflow has ended.
+`World.step` does one random step. `World.drain` only moves time until the workflow has ended.
 `audit` then reads the log and asserts the invariants.
 """
 

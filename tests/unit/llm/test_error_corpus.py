@@ -1,4 +1,4 @@
-"""Errors of the providers, in any of their wordings, have one class: whether they pass, when, and whose they are."""
+"""Each wording of a provider's error has a class: transient or permanent, the delay, and the side at fault."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A schema is sent in the form that every provider accepts, and an answer by it is read back as it was meant."""
+"""A schema is sent in the form that every provider accepts, and an answer by this schema is read correctly."""
 
 from __future__ import annotations
 

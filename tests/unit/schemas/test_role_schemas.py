@@ -1,4 +1,4 @@
-"""A model that a schema constrains token by token can choose nothing that is not there, and write nothing endless."""
+"""A model that a schema constrains token by token can only choose existing names, and can only write bounded texts."""
 
 from __future__ import annotations
 

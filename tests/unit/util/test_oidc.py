@@ -1,4 +1,4 @@
-"""Keys of an issuer are read when a token needs them, from the issuer alone, and are kept for a bounded time."""
+"""Keys of an issuer are read only from the issuer, when a token needs them, and are kept for a bounded time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-// A dialog that asks whether to do what cannot be undone.
+// A dialog before an action that cannot be undone.
 
 import { h } from "./dom.js";
 
@@ -7,7 +7,7 @@ export function agree(question, word, danger = false) {
     const dialog = h("dialog", { "aria-labelledby": "agree" },
       h("form", { method: "dialog" }, h("h2", { id: "agree", text: question }),
         h("p", { class: "buttons" }, h("button", { value: "", text: "Keep it" }), h("button", { value: "yes", class: danger ? "danger" : "primary", text: word }))));
-    // The event `close` comes later than the answer: the button that asks must take a press that is made meanwhile.
+    // The event `close` is later than the answer. The button that opened the dialog must accept a press in between.
     dialog.addEventListener("cancel", () => resolve(false));
     dialog.addEventListener("submit", (event) => resolve(event.submitter.value === "yes"));
     dialog.addEventListener("close", () => {

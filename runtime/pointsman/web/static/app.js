@@ -83,7 +83,7 @@ theme.addEventListener("click", () => {
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", showTheme);
 showTheme();
 
-// The server refuses what a role may not do; the page hides it.
+// The server refuses forbidden actions of a role. The page only hides them.
 async function showUser() {
   const user = await me;
   if (!user) return;

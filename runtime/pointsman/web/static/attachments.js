@@ -6,8 +6,8 @@ import { fileSize, upload } from "./files.js";
 // `to` returns the team and the id of the request that will have the files, `fail` shows a problem.
 export function attachments({ to, fail }) {
   let files = []; // {file, chip, size, key, stored}: `stored` is the upload for the team and the id in `key`
-  let given = []; // those that `stored` returned last
-  let last = Promise.resolve(); // the uploads are sent one after another: the server bounds those at a time
+  let given = []; // the last files that `stored` returned
+  let last = Promise.resolve(); // one upload at a time, because the server limits parallel uploads
   const picker = h("input", { type: "file", multiple: true, class: "unseen", tabindex: "-1", "aria-hidden": "true" });
   const button = h("button", { type: "button", text: "Attach", "aria-label": "Attach files", onclick: () => picker.click() });
   const list = h("ul", { class: "chips", "aria-label": "Attached files", "aria-live": "polite" });
@@ -60,6 +60,6 @@ export function attachments({ to, fail }) {
       given = kept.map(({ one }) => one);
       return kept.every(({ done }) => done.ok) ? { files: kept.map(({ done }) => done.content) } : null;
     },
-    clear: () => { for (const one of given) drop(one); }, // a file that was added meanwhile belongs to the next request
+    clear: () => { for (const one of given) drop(one); }, // a file added during the upload is for the next request
   };
 }

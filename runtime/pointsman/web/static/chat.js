@@ -9,7 +9,7 @@ import { questionElement } from "./questions.js";
 import { composer } from "./composer.js";
 
 const CUT = 4000; // characters of a text in the record of a thread
-const NEAR = 120; // pixels from the end of the page within which a reader follows what is new
+const NEAR = 120; // if the page is at most this number of pixels from its end, new content is scrolled into view
 
 export function chatPage(main, path) {
   const [team, caller, thread] = path.split("/");

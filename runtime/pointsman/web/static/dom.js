@@ -1,5 +1,5 @@
 // Elements from names, attributes and children. A child that is not an element becomes text: nothing here parses markup,
-// so what a model wrote can only ever be read.
+// so the text of a model is never executed.
 
 export function h(name, attributes = {}, ...children) {
   return fill(document.createElement(name), attributes, children);
@@ -22,12 +22,12 @@ function fill(element, attributes, children) {
   return element;
 }
 
-// Children in this order, moving only what moved: focus and open details survive. A focus on a child that is gone goes to
-// the one after it, else to the one before it: a user without a mouse continues there.
+// Put the children into this order, and move only children that changed place: focus and open details survive. If the
+// focused child was removed, the focus moves to the child after it, else before it, for users without a mouse.
 export function arrange(parent, children) {
   const kept = new Set(children);
   const next = heir(parent, kept);
-  for (const child of [...parent.children]) if (!kept.has(child)) child.remove(); // else those behind it would move
+  for (const child of [...parent.children]) if (!kept.has(child)) child.remove(); // else the later children would move
   let at = parent.firstChild;
   for (const child of children) {
     if (child === at) at = at.nextSibling;
@@ -46,7 +46,7 @@ function heir(parent, kept) {
   return [...old.slice(at), ...old.slice(0, at).reverse()].find((one) => kept.has(one)) || document.getElementById("main");
 }
 
-// A press while `act` is under way does nothing. `disabled` would say so, too, and take the focus away.
+// Ignore a press while `act` runs. `disabled` would also remove the focus.
 export function once(act) {
   return async (event) => {
     const button = event.currentTarget;
@@ -61,7 +61,7 @@ export function setText(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
-// One that is as it was costs the browser no work: of 500 tasks, one has changed.
+// Skip an unchanged element: of 500 tasks, usually one has changed.
 export function setAttribute(element, name, value) {
   if (element.getAttribute(name) !== value) element.setAttribute(name, value);
 }

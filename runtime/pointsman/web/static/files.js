@@ -14,7 +14,7 @@ export function fileLink(workflow, { name, sha256 }) {
   return h("a", { href: `/api/workflows/${workflow}/files/${sha256}?name=${encodeURIComponent(name)}`, download: name, text: name });
 }
 
-// The body is the file itself. The type is one that the browser sends to no other site without being allowed to.
+// The body is the file itself. The browser sends this content type to another site only after a preflight request.
 export async function send(path, file) {
   const response = await fetch(path, { method: "POST", headers: { "content-type": "application/octet-stream" }, body: file }).catch(() => null);
   if (!response) return { ok: false, error: "The upload broke off. Is the dashboard still running?" };

@@ -6,15 +6,15 @@
 import { h, s, setAttribute, setText } from "./dom.js";
 import { lasted, tone, word } from "./format.js";
 
-const SIZES = [ // up to so many tasks: width, height, gaps, tasks in a column
+const SIZES = [ // the largest number of tasks, then width, height, gaps and tasks in a column
   [60, 172, 46, 52, 12, 14],
   [200, 132, 34, 40, 8, 20],
   [Infinity, 92, 24, 32, 6, 25],
 ];
 const SMALLEST = 0.7;
-const CROWD = 60; // tasks from which on lines are paler, so that the tasks stand out
-const SWEEPS = 6; // there and back: more changes nothing that can be seen
-const BESIDE = 2.5; // between lines that take the same way, where there is room for that
+const CROWD = 60; // above this number of tasks, lines are paler than tasks
+const SWEEPS = 6; // sweeps to the right and back: more sweeps have no visible effect
+const BESIDE = 2.5; // distance between parallel lines, if there is room
 
 export function layout(ids, needs, inOrder = ids.length > 200) {
   const known = new Set(ids);
@@ -59,7 +59,7 @@ function order(columns, before, after) {
   }
 }
 
-// Through each column that is passed, by the gap that is nearest to the straight way from where the line is to its end.
+// Pass each column through the gap that is nearest to the straight line to the end.
 function gapsBetween(y, toY, passed, step) {
   return passed.map(({ top, last }, at) => {
     const straight = y + (toY - y) / (passed.length - at + 1);
@@ -69,8 +69,7 @@ function gapsBetween(y, toY, passed, step) {
   });
 }
 
-// The first lane that no other line has in any of these gaps: one for the whole way, so that it is straight where it
-// can be.
+// Return the first lane that is free in all of these gaps, so that the line is as straight as possible.
 function laneIn(gaps, passed) {
   const taken = passed.map((column, at) => (column.taken[gaps[at]] ||= new Set()));
   let lane = 0;
@@ -89,7 +88,7 @@ function way(x, y, toX, toY, passed, gaps, beside, width, step) {
   return path + curve(x, y, toX, toY);
 }
 
-function curve(x, y, toX, toY) { // after what was straight until `x`
+function curve(x, y, toX, toY) { // after the straight part up to `x`
   const middle = (x + toX) / 2;
   return `H${x}C${middle} ${y} ${middle} ${toY} ${toX} ${toY}`;
 }
@@ -105,7 +104,7 @@ export function planGraph(select) {
   let grid = [];
 
   function draw(tasks, needs) {
-    const place = new Map(Object.keys(needs).map((id, at) => [id, at])); // not the order they began in, which changes
+    const place = new Map(Object.keys(needs).map((id, at) => [id, at])); // not the order of their starts, which changes
     const planned = [...tasks].sort((one, other) => (place.get(one.task_id) ?? -1) - (place.get(other.task_id) ?? -1));
     const now = JSON.stringify([planned.map((task) => task.task_id), needs]);
     if (now !== shape) {
@@ -116,7 +115,7 @@ export function planGraph(select) {
     measure();
   }
 
-  // The times of tasks that are not ended, like those of the other panels.
+  // Update the times of running tasks, as the other panels do.
   function tick(tasks) {
     for (const task of tasks) if (!task.ended_at && nodes.has(task.task_id)) nodes.get(task.task_id).update(task);
   }
@@ -158,7 +157,7 @@ export function planGraph(select) {
       return { one, id, from, to, passed, gaps, lane: laneIn(gaps, passed) };
     }));
     const last = lines.reduce((most, { lane }) => Math.max(most, lane), 0);
-    const apart = Math.min(BESIDE, (gapY / 2 - 1) / Math.ceil(last / 2)); // half of them on either side of the middle
+    const apart = Math.min(BESIDE, (gapY / 2 - 1) / Math.ceil(last / 2)); // half of them above and half below the middle
     for (const { one, id, from, to, passed, gaps, lane } of lines) {
       const beside = Math.round((lane % 2 ? -1 : 1) * Math.ceil(lane / 2) * apart * 1000) / 1000;
       const d = way(...from, ...to, passed, gaps, beside, width, step);
@@ -225,8 +224,8 @@ function nodeElement(task, [x, y], width, height, choose) {
     const took = lasted(now);
     const tries = now.attempt > 1 ? ` · ${now.attempt} tries` : "";
     const status = word(now.status);
-    const time = took === status ? "" : took; // what never began took none
-    const waits = !now.ended_at && now.status !== "running"; // what for matters more than how long
+    const time = took === status ? "" : took; // a task that never began has no duration
+    const waits = !now.ended_at && now.status !== "running"; // the reason of a wait matters more than its duration
     const below = now.task_id === now.agent ? [status, time] : [now.task_id, waits ? status : took];
     if (more) setText(more, cut(`${below.filter(Boolean).join(" · ")}${tries}`, Math.floor((width - 22) / 5.9)));
     const said = [now.task_id, now.agent, status.toLowerCase(), time].filter(Boolean).join(", ");

@@ -2,7 +2,7 @@
 
 import { note } from "./dom.js";
 
-export const teams = new Set(); // known teams for the form, those with a supervisor first
+export const teams = new Set(); // known teams for the form, teams with a supervisor first
 
 let stop = () => {};
 let know = () => {};

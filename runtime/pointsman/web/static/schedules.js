@@ -60,7 +60,7 @@ export function schedulesPage(main) {
 }
 
 function scheduleForm() {
-  let id = newId(); // of the uploads, of which the schedule keeps copies
+  let id = newId(); // the id of the uploads; the schedule copies the files
   const known = h("datalist", { id: "schedule-teams" });
   const token = { required: true, autocomplete: "off", pattern: "[A-Za-z0-9_\\-]{1,64}" };
   const name = h("input", { ...token, placeholder: "morning-report" });

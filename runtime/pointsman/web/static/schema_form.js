@@ -4,7 +4,7 @@
 import { h } from "./dom.js";
 import { pretty } from "./format.js";
 
-const MAX_DEPTH = 3; // objects in objects that get fields of their own
+const MAX_DEPTH = 3; // depth of nested objects that get separate fields
 const DATES = { date: "date", time: "time", email: "email", uri: "url" };
 
 // `read` returns the value, or undefined for an optional field that is empty; it throws an error for a person.

@@ -1,7 +1,7 @@
-// Before anything is drawn: the theme that was chosen here, if one was. Without a choice the system's counts.
+// Before the first drawing, apply the theme that the user chose in this browser. Without a choice, the system decides.
 try {
   const chosen = localStorage.getItem("pointsman-theme");
   if (chosen === "dark" || chosen === "light") document.documentElement.dataset.theme = chosen;
 } catch {
-  // storage is forbidden: the system's theme it is
+  // storage is forbidden: use the system's theme
 }

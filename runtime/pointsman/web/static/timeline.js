@@ -3,7 +3,7 @@
 import { arrange, h, setText } from "./dom.js";
 import { compact, lasted, now, seconds, span, tone, whose, word } from "./format.js";
 
-const OPEN = 30; // tasks up to which lanes begin unfolded
+const OPEN = 30; // up to this number of tasks, lanes begin unfolded
 const LABEL = 64; // pixels that a time on the axis needs
 const STEPS = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 1800, 3600, 7200, 14400, 43200, 86400];
 
@@ -60,12 +60,12 @@ export function timeline(select) {
   return { element, draw, mark, tick: () => view && !view.ended_at && draw(view) };
 }
 
-// What one attempt did stands below its task; the attempt itself is the task.
+// The calls of a single attempt are below its task, without a lane for the attempt.
 const unfolds = ({ children = [] }) => children.length > 1 || children.some((attempt) => attempt.children);
 
 function drawAxis(axis, whole, most) {
   const few = STEPS.findIndex((one) => whole / one <= most);
-  const step = few < 0 ? whole / most : STEPS[few] > whole && few ? STEPS[few - 1] : STEPS[few]; // 0 alone is not a scale
+  const step = few < 0 ? whole / most : STEPS[few] > whole && few ? STEPS[few - 1] : STEPS[few]; // at least two values
   const ticks = [];
   for (let at = 0; at <= whole * 1.0001; at += step) {
     const tick = h("span", { text: at ? seconds(at) : "0" });
@@ -117,7 +117,7 @@ function lane(depth, node, fold, choose) {
   return element;
 }
 
-// The clocks of two machines differ by some milliseconds: nothing is begun before it is handed over.
+// The clocks of two machines differ by some milliseconds: so a start before its handoff is moved to the handoff.
 const within = (attempt, task) => (Date.parse(attempt.started_at) < Date.parse(task.started_at) ? { ...attempt, started_at: task.started_at } : attempt);
 
 const begun = (node) => Boolean(node.started_at); // an attempt in a queue has no start yet

@@ -80,7 +80,7 @@ export function webhooksPage(main) {
   return () => { clearTimeout(typing); clearInterval(tick); };
 }
 
-// Elements for the items, in their order; those of the same key stay.
+// Return elements for the items, in order. Elements with the same key are reused.
 function sync(known, parent, items, key, make) {
   const shown = new Set(items.map(key));
   for (const one of known.keys()) if (!shown.has(one)) known.delete(one);

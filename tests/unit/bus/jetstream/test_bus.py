@@ -1,4 +1,4 @@
-"""Pending messages of a lost connection are sent over the next one unless their meaning has changed."""
+"""Pending messages of a lost connection are sent over the next connection, unless their meaning has changed."""
 
 from __future__ import annotations
 

@@ -313,7 +313,7 @@ def test_planner_is_told_the_remaining_time_if_only_time_is_bounded() -> None:
 
 
 class Thrifty(World):
-    """A world in which no agent uses more than it was given, nor less than nothing."""
+    """A world in which each agent uses at most its budget, and at least nothing."""
 
     def _answer(self, handoff: Any) -> Any:
         answer = super()._answer(handoff)

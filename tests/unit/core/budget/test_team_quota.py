@@ -1,4 +1,4 @@
-"""A tree of teams plans no more than its topmost team may: shares are set aside, and come back with the results."""
+"""A tree of teams plans at most as much as its topmost team may. Shares are reserved, and results return the rest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Token buckets of provider limits: rates hold over any minute, and a crash loses nothing."""
+"""Token buckets of provider limits: no minute exceeds a rate, and a crash loses no tokens."""
 
 from __future__ import annotations
 

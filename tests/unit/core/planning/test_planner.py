@@ -1,4 +1,4 @@
-"""A bad plan goes back with the reasons, a bounded number of times; a plan is changed when the limits allow it."""
+"""A bad plan is returned with the reasons, a bounded number of times. A plan is changed if the limits allow it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A router selects the agents for a request, and asks back or falls back if it is unsure."""
+"""A router selects the agents for a request. An unsure router asks the caller or uses the fallback."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Events in the forms of other programs: Dapr's, with `data_base64`, with half a character, and partly unreadable.
 
-The class of fault: an event that can be read, or whose identity can be read, is refused under an identity of another
-event, so that its sender waits for an answer that never comes.
+The class of fault: a readable event, or an event with a readable identity, is refused under the identity of another
+event, so that its sender waits for ever.
 """
 
 from __future__ import annotations

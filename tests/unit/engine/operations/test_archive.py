@@ -1,4 +1,4 @@
-"""A workflow that is exported can be opened elsewhere, whole, and nothing there acts on it."""
+"""An exported workflow can be opened completely in another place, and no process there acts on it."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def with_records(archive: Archive, records: Sequence[Record]) -> Archive:
 
 
 def unfinished(archive: Archive, commits: int = 2) -> Archive:
-    """Return the archive as it would be if the workflow had been exported after so many commits."""
+    """Return the archive of the workflow after this number of commits."""
     log = [record for record in archive.records if is_commit(record)][:commits]
     return with_records(archive, log)
 

@@ -15,7 +15,7 @@ BEHIND = timedelta(hours=1)
 
 
 class SlowBus(MemoryBus):
-    """A bus whose broker is an hour behind `clock`, and whose answers take `delays` seconds after they were made."""
+    """A bus whose broker is an hour behind `clock`. Each answer of the broker arrives `delays` seconds late."""
 
     def __init__(self, clock: VirtualClock, delays: Iterator[float]) -> None:
         super().__init__()

@@ -21,7 +21,7 @@ SETTINGS = Settings(ack_wait=2)
 
 
 class Cut(MemoryBus):
-    """The first consumer that is asked for is not made: with `away`, because the connection is lost meanwhile."""
+    """The first creation of a consumer fails; with `away`, because the connection is lost."""
 
     def __init__(self, *, away: bool) -> None:
         super().__init__()

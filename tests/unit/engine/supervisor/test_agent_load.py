@@ -1,4 +1,4 @@
-"""Work for a skill goes to the agent with the shorter queue and the quicker answers, over the in-memory bus."""
+"""Work for a skill is sent to the agent with the shorter queue and the faster answers, over the in-memory bus."""
 
 from __future__ import annotations
 

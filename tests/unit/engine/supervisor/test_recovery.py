@@ -1,5 +1,4 @@
-"""A broker that does not sync handoffs forgets the latest of them when its power is cut: each workflow ends as it would
-have, each task is done once, and no attempt is lost."""
+"""After a power cut has lost unsynced handoffs, each workflow still ends, and each task is done once."""
 
 from __future__ import annotations
 
@@ -36,7 +35,7 @@ AT_ONCE = 6  # workflows, of which the one slot of the agent leaves most in the 
 
 
 class Gate:
-    """An agent with one slot, whose work waits until it is opened. `runs` counts it by workflow."""
+    """An agent with one slot, whose work waits for the event `opened`. `runs` counts the runs by workflow."""
 
     def __init__(self) -> None:
         self.open = asyncio.Event()

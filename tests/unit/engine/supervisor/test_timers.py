@@ -49,7 +49,7 @@ ONE_TASK = {"id": "t1", "agent": "a", "intent": "do the thing"}
 
 
 class SetClock:
-    """A machine whose clock is off, or is set while it runs. Its monotonic one is not."""
+    """A machine with a wrong clock, or a clock that is set while it runs. The monotonic clock is right."""
 
     def __init__(self, clock: Clock, off: float = 0.0) -> None:
         self.off = timedelta(seconds=off)

@@ -1,4 +1,4 @@
-"""Work holds its slot and its message as long as it runs, and no longer than its deadline or until it is cancelled."""
+"""Work holds its slot and its message while it runs, at most until its deadline or its cancellation."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ async def test_streamed_text_is_broadcast_in_pieces_and_not_stored() -> None:
 
 
 class Reader:
-    """Reads the text of one attempt of one call after the other, as it is broadcast."""
+    """Reads the broadcast text of an attempt with several calls in sequence."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, interval: float) -> None:
         monkeypatch.setattr(progress_publisher, "_BATCH_DELAY_S", 0.0)

@@ -26,7 +26,7 @@ def place(text: AnswerText) -> Place:
 
 
 class Reader:
-    """A client that subscribes again, each time to a gateway that has seen nothing of the text."""
+    """A client that subscribes again, each time to a gateway without any of the text."""
 
     def __init__(self) -> None:
         self.got = ""

@@ -1,4 +1,4 @@
-"""Behind an exporter that fails nothing is queued or encoded, everything is counted, and its return is found out."""
+"""While an exporter fails, items are not queued or encoded but counted, and its recovery is detected."""
 
 from __future__ import annotations
 

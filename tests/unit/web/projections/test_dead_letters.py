@@ -1,4 +1,4 @@
-"""The dead letters in the dashboard: the newest first, however many there are, and one or all that fit dealt with."""
+"""The dashboard lists any number of dead letters, the newest first. An action applies to one or to all matching ones."""
 
 from __future__ import annotations
 
