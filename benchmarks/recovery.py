@@ -1,4 +1,4 @@
-"""Measure the time to recover after broker, supervisor and agents were killed at once.
+"""Measure the time to recover after broker, supervisor and agents were killed together.
 
 Run by `python -m benchmarks.recovery`. A chain of 50 tasks is killed soon after its start, and the system is started
 again on the stored data of the broker: with one interpreter for each agent and with one for all agents, because imports

@@ -22,8 +22,9 @@ from pointsman.errors import ConfigurationError
 from pointsman.settings import Settings, misspelled_variables
 from pointsman.telemetry import Telemetry
 
-# A worker's start has a budget (tests/unit/test_starting.py): what only a supervisor or a dashboard runs is imported
-# in the function that runs it. The supervisor's engine is 0.1 s of CPU, the web server 0.15 s, a team's models 0.01 s.
+# A worker's start has a budget (tests/unit/test_starting.py): code that only a supervisor or a dashboard runs is
+# imported in the function that runs the code. The supervisor's engine is 0.1 s of CPU, the web server 0.15 s, a team's
+# models 0.01 s.
 if TYPE_CHECKING:
     from pointsman_schemas.team import Team
 

@@ -114,7 +114,7 @@ def _add_titles(schema: dict[str, Any], name: str) -> None:
 def _add_title(schema: Any, name: str) -> None:
     if not isinstance(schema, dict):
         return
-    if "$ref" in schema and len(schema) > 1:  # generators copy a definition that has keywords beside its reference
+    if "$ref" in schema and len(schema) > 1:  # generators copy a definition whose reference has other keywords
         schema["allOf"] = [{"$ref": schema.pop("$ref")}]
     if schema.keys() & {"enum", "anyOf", "oneOf"} or schema.get("type") == "object":
         schema.setdefault("title", name)

@@ -24,7 +24,7 @@ class Store:
         return Settings(url=self._broker.url, ack_wait=1.0, heartbeat=0.5, request_timeout=2.0, shutdown_grace=0.2)
 
     async def restart(self, *, back: str | None = None, copy: bool = False) -> None:
-        """Restart the broker after a copy of its store, or after the streams named like `back` were restored from the copy."""
+        """Restart the broker, after a copy of its store or a restore of the streams like `back`."""
         await self._broker.stop()
         if copy:
             shutil.copytree(self._folder, self._copy)

@@ -144,7 +144,7 @@ _temporary: list[tempfile.TemporaryDirectory[str]] = []  # kept until the proces
 
 @cache
 def _seed(directory: str) -> Path:
-    """Create the data in `directory` and return its path. Several processes may do so at once."""
+    """Create the data in `directory` and return its path. Several processes may do so in parallel."""
     path = Path(directory)
     path.mkdir(parents=True, exist_ok=True)
     connection = sqlite3.connect(path / "customer_service.db", timeout=_BUSY_TIMEOUT_S, isolation_level=None)

@@ -124,7 +124,7 @@ class ToolTurns:
         if self.call_counts[call.name, call.arguments] > MAX_REPEATS:
             return f"{call.name} was called with these arguments {MAX_REPEATS} times already; answer with what you have"
         if place >= MAX_PARALLEL_CALLS:
-            return f"not run: more than {MAX_PARALLEL_CALLS} calls at once; ask again for this one if you need it"
+            return f"not run: more than {MAX_PARALLEL_CALLS} calls in one turn; repeat this call if you need it"
         return ""
 
 

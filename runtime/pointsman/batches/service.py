@@ -43,7 +43,7 @@ BatchAction: TypeAlias = Literal["pause", "resume", "cancel"]
 MAX_CONCURRENCY = 100
 """Largest number of workflows of a batch at a time."""
 _MAX_OPEN = 10  # batches of a caller that have not ended
-_MAX_KEPT = 10_000  # batches of a caller, those included that ended in the last seven days
+_MAX_KEPT = 10_000  # batches of a caller, including batches that ended in the last seven days
 _KEPT_RETRY_S = 3_600  # seconds after which a caller with too many kept batches may try again
 _RETRY_S = 5  # seconds after which a caller with too many batches may try again
 _MAX_LISTED = 100

@@ -45,7 +45,7 @@ _log = structlog.get_logger(__name__)
 REUSE_MAX_AGE_S = 86_400.0
 """Seconds for which messages may refer to a stored object. Later the object is written again: retention removes an
 object that is much older than every message."""
-_LAG_PAUSES_S = (0.1, 0.2, 0.4, 0.8)  # seconds before the object is read again from replicas that may be behind
+_LAG_PAUSES_S = (0.1, 0.2, 0.4, 0.8)  # seconds before the object is read again, because replicas may lag
 CHUNK_BYTES = 131_072  # bytes: the default of ADR-20
 
 

@@ -180,7 +180,8 @@ class _Command(TyperCommand):
         try:
             return super().parse_args(ctx, args)
         except Exception as error:
-            # click, or Typer's copy of click, raises this error for an unknown option that is similar to no option.
+            # click, or Typer's copy of click, raises this error for an unknown option that does not resemble any
+            # option.
             unknown: Any = error
             last: Any = next((each for each in reversed(self.params) if each.param_type_name == "argument"), None)
             if last is not None and not getattr(unknown, "possibilities", True):

@@ -289,8 +289,8 @@ class Operations:
     ) -> ResumeResult:
         """Resume a workflow that ended as failed or partial: its failed tasks are done again in a new round.
 
-        Results of tasks that succeeded stay. The new round has the whole limits of the workflow. Two resumes at once
-        begin one round. Dead letters of tasks of the earlier rounds are removed.
+        Results of tasks that succeeded stay. The new round has the whole limits of the workflow. Two resumes in
+        parallel begin one round. Dead letters of tasks of the earlier rounds are removed.
 
         Args:
             workflow: The workflow's id.

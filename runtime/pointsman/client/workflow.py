@@ -171,8 +171,8 @@ class Workflow:
     async def resume(self, reason: str = "", *, actor: str | None = None, timeout: float = 10.0) -> ResumeResult:
         """Resume the workflow, which ended as failed or partial: its failed tasks are done again in a new round.
 
-        Results of tasks that succeeded stay. The new round has the whole limits of the workflow. Two resumes at once
-        begin one round. After this call, `outcome` waits for the outcome of the new round.
+        Results of tasks that succeeded stay. The new round has the whole limits of the workflow. Two resumes in
+        parallel begin one round. After this call, `outcome` waits for the outcome of the new round.
 
         Args:
             reason: The reason, for the log.

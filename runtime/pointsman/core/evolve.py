@@ -318,7 +318,8 @@ def _on_workflow_resumed(state: State, entry: WorkflowResumed) -> State:
         _change_phase(state, phase),
         tasks=tasks,
         open_tasks=len(entry.tasks),
-        # An adaptive planner receives the results of the round; if nothing is done again, it is asked at once.
+        # An adaptive planner receives the results of the round; if no task is done again, the planner is called at
+        # once.
         results_seen_by_planner=min(state.results_seen_by_planner, settled) if entry.tasks else 0,
         start_pending=phase is Phase.PLANNING,
         round=entry.round,
@@ -570,7 +571,7 @@ def _on_task_reopened(state: State, entry: TaskReopened) -> State:
     reopened = 1 if task.role is Role.WORK else 0
     while waiting:
         dependant = tasks[waiting.pop()]
-        if dependant.items and dependant.status is TaskStatus.FAILED:  # a list that succeeded without it stays
+        if dependant.items and dependant.status is TaskStatus.FAILED:  # without this item, the list succeeded
             tasks[dependant.id] = copy_with(dependant, status=TaskStatus.EXPANDED, error=None, ended_at=None)
             waiting.extend(state.dependants.get(dependant.id, ()))
             reopened += 1

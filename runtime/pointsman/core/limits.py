@@ -87,7 +87,7 @@ def release_budget(decision: Decision) -> None:
         if not decision.ended and decision.state.tasks[each.id].status is TaskStatus.AWAITING_BUDGET:
             if decision.shortages[each.id].limit == "tasks":
                 continue  # only a team needs tasks: the next task may be for an agent
-            break  # the tasks behind this task need as much budget
+            break  # the following tasks need the same budget
     while not decision.ended and (waiting := _waiting_tasks(decision.state, TaskStatus.AWAITING_BUDGET)):
         state, shortage = decision.state, decision.shortages[waiting[0].id]
         if any(task.active and (task.budget or task.role is Role.PLAN) for task in state.tasks.values()):

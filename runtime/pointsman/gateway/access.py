@@ -26,7 +26,7 @@ __all__ = ["Access", "is_openai_path"]
 
 _BODY_TIMEOUT_S = 30.0  # seconds in which a client must send the body of a request, or the next piece of an upload
 _UPLOAD_PATHS = ("/v1/files", "/v1/batches")
-_FORM_BYTES = 65_536  # bytes of a form beside the file in it
+_FORM_BYTES = 65_536  # bytes of a form without its file
 _MINUTE_S, _DAY_S = 60.0, 86_400.0
 _PUBLIC_PATHS = frozenset({"/healthz", "/readyz", "/openapi.json", "/docs", "/", "/a2a/keys.json", *METADATA_PATHS})
 _SIGNED_PATHS = "/v1/hooks/"
@@ -143,7 +143,7 @@ class Access:
             self._check_origin(headers)
             limits = CallerLimits(
                 requests_per_minute=1_000_000, running=1_000_000
-            )  # no other user is kept from the gateway by a local one
+            )  # a local user must not lock other users out
             return Caller(LOCAL_CALLER, operator=True, limits=limits)
         if given.startswith(KEY_PREFIX) and (key := self._context.keys.find(given)) is not None:
             return _caller_of(key, self._context)

@@ -38,7 +38,7 @@ from pointsman_schemas.log import WorkflowEnded
 
 _FEED_WAIT_S = 60.0  # seconds of one wait for the feed; the wait is repeated
 _ENDED = b'"workflow_ended"'
-_MAX_CHANGES = 60  # new endpoints and secrets of one caller in an hour: the buckets keep a mark of each deleted one
+_MAX_CHANGES = 60  # new endpoints and secrets of one caller in an hour: the buckets keep a mark of each deletion
 
 __all__ = ["CallerArg", "Context", "ContextArg", "Submitted", "check_metadata", "derived_key"]
 

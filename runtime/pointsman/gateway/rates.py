@@ -18,7 +18,7 @@ class CallerRates:
 
     def __init__(self, period: float) -> None:
         self._period = period
-        self._buckets: dict[str, tuple[float, float]] = {}  # the rest, and the time at which it was left
+        self._buckets: dict[str, tuple[float, float]] = {}  # the remaining tokens, and the time of the last change
 
     def spend(self, caller: str, limit: float, amount: float = 1.0) -> float:
         """Take an amount from the bucket of a caller, if the bucket holds the amount.

@@ -16,7 +16,7 @@ class ConnectionBounds:
     """The bounds of the connections of one server.
 
     Attributes:
-        connections: Open connections. One more is closed at once.
+        connections: The largest number of open connections. A further connection is closed at once.
         head: Seconds in which a client must send the head of a request.
         stalled: Seconds after which a client that does not read its response is cut off.
     """

@@ -50,7 +50,7 @@ _PAGE_TOKENS: Final = 3_000
 _PAGE_BYTES: Final = 50_000
 """Bytes of a page of an ordinary PDF file."""
 
-_PRICED_TOKENS: Final = 1_000  # the price of this many tokens gives the price of one token
+_PRICED_TOKENS: Final = 1_000  # the price of one token is computed from the price of this number of tokens
 
 
 def estimate_input_tokens(request: ModelRequest) -> int:

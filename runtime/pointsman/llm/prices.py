@@ -47,7 +47,7 @@ def with_cost(provider: str | None, model: str, usage: Usage, asked: str = "") -
     if own := PRICES.get(model) or PRICES.get(asked):
         cost = (usage.input_tokens * own[0] + usage.output_tokens * own[1]) / _MILLION
         return usage.model_copy(update={"cost": cost})
-    import genai_prices  # only calls that cost something need it
+    import genai_prices  # only calls with a price need it
 
     tokens = genai_prices.Usage(input_tokens=usage.input_tokens, output_tokens=usage.output_tokens)
     try:

@@ -127,7 +127,7 @@ class Consumer(Protocol):
     """A durable pull consumer, shared by all processes that open its name.
 
     `take` keeps one long-lived pull request open and never has more messages outstanding than the caller has room for,
-    so each message is sent to a process that can process it at once. The consumer survives reconnects.
+    so each message is sent to a process that is ready to process it. The consumer survives reconnects.
     """
 
     async def take(self, room: int) -> Sequence[Delivery]:
@@ -137,7 +137,7 @@ class Consumer(Protocol):
             room: The greatest number of deliveries.
 
         Returns:
-            1 to `room` deliveries; more than one if they are available at once.
+            1 to `room` deliveries; more than one if several are available.
         """
         ...
 
@@ -395,7 +395,7 @@ class Bus(Protocol):
         ...
 
     async def set_up(self, *, create: bool = True) -> None:
-        """Check the streams and buckets, and create missing ones. Idempotent, and safe from many processes at once.
+        """Check the streams and buckets, and create missing ones. Idempotent, and safe from many processes in parallel.
 
         Args:
             create: False to refuse a namespace with missing streams.

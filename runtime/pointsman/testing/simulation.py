@@ -4,7 +4,7 @@
 minute of waiting costs nothing. All timeouts of asyncio follow this time. The simulated code must not use threads or
 sockets. A run then depends only on its inputs and on the seed of its random numbers.
 
-`SimulatedProcess` collects all tasks that are started in it, at any depth, and kills them at once, as SIGKILL would.
+`SimulatedProcess` collects all tasks that are started in it, at any depth, and kills them together, as SIGKILL would.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Load parts of third-party packages on first use: `lazy_import`, and structlog, which `lazy_import` imports.
 
-The start of a process is nearly all imports. Two packages load much at once that no worker uses: structlog loads rich
+The start of a process is nearly all imports. Two packages load other packages that no worker uses: structlog loads rich
 (0.15 s of CPU) for tracebacks that our configuration writes without rich, and nats-py loads its JetStream client
 (0.05 s), which `bus/jetstream` replaces. Nothing is removed: the packages behave the same, also in an application that
 uses rich or `nats.js`.
@@ -24,8 +24,8 @@ __all__ = ["lazy_import", "structlog"]
 class _LazyModule(ModuleType):
     """Placeholder of a module: loads the module when an attribute is read.
 
-    The import system loads the module once, under a lock, so threads that read attributes at once never find the
-    module half loaded.
+    The import system loads the module once, under a lock, so threads that read attributes at the same time never find
+    the module half loaded.
     """
 
     def __init__(self, name: str, attributes: frozenset[str], group: Mapping[str, _LazyModule]) -> None:
@@ -75,7 +75,7 @@ def lazy_import(*names: str) -> Iterator[None]:
     Args:
         names: Modules that a package imports whole, such as `nats.js`, or `module:attribute` for a function or class
             that a package imports by name and only calls later. Any other attribute that is read inside the block loads
-            all modules of the block at once.
+            all modules of the block together.
     """
     attributes: dict[str, set[str]] = {}
     for each in names:

@@ -43,7 +43,7 @@ _log = get_logger(__name__)
 _BATCH_INTERVAL_S = 0.2  # time in which changes are gathered before they are sent: a person does not notice the delay
 _POLL_INTERVAL_S = 2.0  # time between two polls of queues, cards and questions, while a page is open
 _PAGE_SIZE = 100  # rows of a page
-_MAX_CHANGED_ROWS = 200  # with more changed rows at once, the whole page is sent again
+_MAX_CHANGED_ROWS = 200  # with more changed rows together, the whole page is sent again
 _MAX_SEARCH_CHARS = 200  # characters
 
 

@@ -37,7 +37,7 @@ _log = get_logger(__name__)
 
 _BATCH = 100  # events that are read before the endpoints are read again
 _UNAVAILABLE_PAUSE_S = 1.0  # seconds before a message is delivered again after an error of the broker
-_CRASH_PAUSE_S = 60.0  # seconds before a delivery that met a bug is tried again
+_CRASH_PAUSE_S = 60.0  # seconds before a delivery is repeated after a bug in this program
 _ENDPOINTS_TTL_S = 1.0  # seconds for which attempts use the endpoints that were read
 _ACK_MARGIN_S = 5.0  # seconds of the acknowledgement deadline beside the time of the exchange
 _MAX_PAUSE_S = 86_400.0
@@ -228,7 +228,7 @@ class WebhookService:
         """Make one attempt, store the state, and settle the delivery by the state."""
         message = await self._message(delivery.message)
         if message is None:
-            await delivery.ack()  # an order for an event that is not kept any more
+            await delivery.ack()  # an order to repeat an event that was deleted
             return
         address = self._subjects.parse_delivery(message.subject)
         receipt = self._subjects.receipt(address.endpoint, address.workflow, address.event)

@@ -115,7 +115,7 @@ async def test_excess_parallel_calls_are_reported_and_the_rest_run() -> None:
     *ran, (told, is_error) = results_of(model.requests[1])
     assert ran == [("2", False)] * MAX_PARALLEL_CALLS  # the same call at the same time is not a loop
     assert (told, is_error) == (
-        f"not run: more than {MAX_PARALLEL_CALLS} calls at once; ask again for this one if you need it",
+        f"not run: more than {MAX_PARALLEL_CALLS} calls in one turn; repeat this call if you need it",
         True,
     )
 

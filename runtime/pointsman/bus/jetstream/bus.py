@@ -234,7 +234,7 @@ class JetStreamBus:
         await self._streams.set_up(create=create)
 
     def _on_connection_lost(self) -> None:
-        # Only a handoff stream that is not synced to disk has a name of its own.
+        # Only an unsynced stream of handoffs has its own name.
         self._client.drop_settlements_of(self._subjects.handoff_stream)
         self._registry.on_connection_lost()
 
@@ -466,7 +466,7 @@ class JetStreamBus:
     async def key_value(self, bucket: str, group: str = "") -> KeyValueBucket:
         if self._settings.provision:
             limit = self._settings.stream_bytes
-            # A process that may not ask for the configuration uses the bucket that exists.
+            # A process without the right to read the configuration uses the existing bucket.
             with suppress(PermissionDeniedError), self._connection.optional_requests(self.api_subject("STREAM.INFO.")):
                 await ensure_bucket(self, bucket, replicas=self._settings.replicas, max_bytes=limit)
         return KeyValueBucket(self._writer, self._reader, bucket, group)

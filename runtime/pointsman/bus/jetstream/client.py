@@ -318,8 +318,8 @@ class NatsClient(Client):
         if isinstance(error, ConnectionError) and self._greeted:
             self._dropped_by.add(self.trying)
         hung_up = isinstance(error, ConnectionError) or _HUNG_UP in str(error)
-        # The server ends the connection once it has seen the certificate, and its alert may be lost with data that it
-        # had not read. A server that is stopped at that moment looks the same at one try, but not at two.
+        # The server closes the connection after it has read the certificate, and its alert may be lost with unread
+        # data. A server that stops at that moment looks the same at the first try, but not at the second.
         if hung_up and (first if not self._greeted else self._asked_for_certificate):
             if self.trying in self._hung_up:
                 return TlsRequiredError(

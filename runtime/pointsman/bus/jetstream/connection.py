@@ -262,10 +262,10 @@ class NatsConnection:
     def _report(self, reason: str, fault: str) -> None:
         server = self._settings.servers
         if not fault:
-            hint = None if self.connected else "the connection is tried again; check it with `pointsman doctor`"
+            hint = None if self.connected else "the process keeps trying to connect; check it with `pointsman doctor`"
             _log.warning("bus_error", reason=reason, server=server, connected=self.connected, hint=hint)
         elif self._opening is None:  # otherwise the error is raised
-            hint = "the connection is tried again; correct the login or the certificate, here or at the broker"
+            hint = "the process keeps trying to connect; correct the login or the certificate, here or at the broker"
             _log.error("connection_rejected", reason=reason, server=server, user=self._login, hint=hint)
 
     def _judge(self, fault: str) -> None:

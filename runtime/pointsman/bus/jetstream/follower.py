@@ -151,7 +151,11 @@ class Follower:
             if refusal != reason and self._bus.connected:  # a lost connection has its own log line
                 reason = refusal
                 report(
-                    "follow_retrying", stream=self.stream, subject=self.subject, reason=reason, hint="it is tried again"
+                    "follow_retrying",
+                    stream=self.stream,
+                    subject=self.subject,
+                    reason=reason,
+                    hint="the read is repeated",
                 )
             await asyncio.sleep(_RETRY_PAUSE_S)
 

@@ -128,7 +128,7 @@ class _Chat:
         with suppress(NotImplementedError):  # without signal handlers, Ctrl-C ends the chat
             loop.add_signal_handler(signal.SIGINT, self._on_interrupt)
         await self._print_history()
-        # A thread that reads a terminal cannot be stopped. As a daemon it does not keep the process.
+        # A thread that reads a terminal cannot be stopped. A daemon thread does not prevent the exit of the process.
         reading = threading.Event()
         threading.Thread(target=_read_lines, args=(loop, self._lines, reading), daemon=True).start()
         while True:

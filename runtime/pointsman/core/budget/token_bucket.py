@@ -17,7 +17,7 @@ __all__ = ["BucketState", "ModelLimits", "acquire", "release"]
 
 _MINUTE_S = 60.0
 _MAX_RATE = 1e12  # per minute; larger than the limit of any provider
-_BURST_SHARE = 1 / 6  # share of a minute's limit that may be used at once
+_BURST_SHARE = 1 / 6  # share of a minute's limit that may be used in one burst
 _POLL_INTERVAL_S = 0.1  # seconds between two checks for the end of a call in progress
 
 

@@ -30,7 +30,7 @@ RAISE_LIMIT_ADVICE: Final = "Ask for less, or have more allowed."
 _ADVICE_BY_KIND: Final = {
     ErrorKind.REFUSED: "Say what is missing, or ask for something else.",
     ErrorKind.INVALID_INPUT: "Correct the request and publish it again under a new id.",
-    ErrorKind.OVERSIZE: "Send less at once, or a reference to it.",
+    ErrorKind.OVERSIZE: "Send less data, or a reference to the data.",
     ErrorKind.LIMIT: RAISE_LIMIT_ADVICE,
     ErrorKind.NO_WORKER: START_AGENT_ADVICE,
 }

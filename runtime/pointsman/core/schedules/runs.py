@@ -301,7 +301,7 @@ def _grant(schedule: Schedule, now: datetime) -> tuple[ScheduleEntry, ...]:
 def _set_timer(schedule: Schedule, now: datetime, fired: int | None) -> tuple[ScheduleEntry, ...]:
     fires = next_fires(schedule, now, 1)
     wanted = min([now + MAX_WAKE, *fires])
-    # A timer that comes earlier stays: when it fires, the next timer is armed.
+    # An earlier timer stays armed: when it fires, the next timer is armed.
     armed = schedule.wake is not None and now < schedule.wake <= wanted and fired != schedule.timer
     return () if armed else (TimerSet(at=now, due=wanted),)
 

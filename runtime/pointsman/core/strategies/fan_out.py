@@ -1,4 +1,4 @@
-"""Run a fan-out: all members receive the request at once, enough of them must succeed, and one answer merges them."""
+"""Run a fan-out: all members receive the request together, enough of them must succeed, and one answer merges them."""
 
 from __future__ import annotations
 

@@ -35,5 +35,5 @@ async def follow_bucket(bucket: KeyValue, apply: Callable[[KeyValueEntry], None]
                     apply(entry)
                     revision = max(revision, entry.revision)
         except BusUnavailableError as error:
-            _log.info("bucket_unavailable", content=content, error=str(error), hint="it is tried again")
+            _log.info("bucket_unavailable", content=content, error=str(error), hint="the read is repeated")
         await asyncio.sleep(_RETRY_PAUSE_S)

@@ -65,7 +65,7 @@ class StreamFollower(ABC):
             except BusUnavailableError as error:
                 if self._bus.closed:
                     raise
-                _log.info("stream_unavailable", stream=self._stream, error=str(error), hint="it is tried again")
+                _log.info("stream_unavailable", stream=self._stream, error=str(error), hint="the read is repeated")
             await asyncio.sleep(_RETRY_PAUSE_S)
 
     async def _follow(self) -> None:

@@ -62,7 +62,7 @@ __all__ = [
 
 _MAX_IGNORED_FIELDS = 20
 _MAX_NAME_CHARS = 200
-_SEARCH_WINDOW = 20_000  # requests among which one is looked for: a second or so of reading
+_SEARCH_WINDOW = 20_000  # largest number of requests that a search reads, in about a second
 
 InputAddress: TypeAlias = ResultAddress | ControlAddress | TimerAddress
 """The parts of the subject of an input of a running workflow."""

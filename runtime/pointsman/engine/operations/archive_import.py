@@ -79,7 +79,7 @@ async def import_workflow(bus: Bus, subjects: Subjects, archive: Archive) -> int
 def _messages(archive: Archive, subjects: Subjects) -> list[_Message]:
     """Return the messages to store, in the order of their time. The first is the first commit.
 
-    If two imports run at once, they detect each other by the first commit, before they store any other message.
+    If two imports run in parallel, they detect each other by the first commit, before they store any other message.
     """
     log = Subjects(archive.namespace).log(archive.team, archive.workflow_id)
     first = next(record for record in archive.records if record.subject == log)

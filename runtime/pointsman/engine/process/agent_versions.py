@@ -10,7 +10,7 @@ from pointsman_schemas.card import AgentCard
 __all__ = ["ROLLING_UPDATE", "group_by_name", "live_revisions", "mixed_queue", "mixed_since", "team_definitions"]
 
 ROLLING_UPDATE = timedelta(minutes=10)
-"""Time in which two versions of an agent may be live at once: a deployment replaces one instance after the other."""
+"""Time in which two versions of an agent may be live together: a deployment replaces one instance after the other."""
 
 
 def group_by_name(cards: Iterable[AgentCard]) -> dict[str, list[AgentCard]]:

@@ -77,7 +77,7 @@ async def announce_periodically(
             silent = False
         except BusUnavailableError as error:
             if not silent:
-                _log.warning("card_announce_failed", error=str(error), hint="it is tried again")
+                _log.warning("card_announce_failed", error=str(error), hint="the card is announced again")
             silent = True
         # A try waits while the broker is unavailable, so the cards are back as soon as the broker is.
         await clock.sleep(_RETRY_PAUSE_S if silent else heartbeat)

@@ -31,7 +31,7 @@ async def retry_while_unavailable(call: Callable[[], Awaitable[T]], clock: Clock
             return await call()
         except BusUnavailableError as error:
             if pause == _FIRST_PAUSE_S:
-                hint = "nothing is lost, it is tried again until it answers; `pointsman doctor` looks at it"
+                hint = "the request is repeated until the broker answers; check it with `pointsman doctor`"
                 _log.warning("waiting_for_broker", error=str(error), hint=hint)
         await clock.sleep(pause)
         pause = min(2 * pause, _MAX_PAUSE_S)
@@ -86,7 +86,9 @@ async def publish_once(
         except ConflictError:
             # A replicated stream also answers this while an earlier publish is pending: read first, then decide.
             if (there := await bus.last("results", subject)) is None:
-                raise BusUnavailableError(f"{subject} was refused and is still empty; it is tried again") from None
+                raise BusUnavailableError(
+                    f"{subject} was refused and is still empty; the publish is repeated"
+                ) from None
             return there
         return None
 

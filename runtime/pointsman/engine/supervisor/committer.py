@@ -200,7 +200,7 @@ class Committer:
         whole = await self._logs.load(workflow)
         if whole.sequence == head.sequence:
             raise BusUnavailableError(
-                f"a commit to the log of {workflow} was refused, and the log does not show why; it is tried again"
+                f"a commit to the log of {workflow} was refused, and the log does not show why; the commit is repeated"
             )
         _log.error("log_rolled_back", sequence=head.sequence, hint="messages that the broker had stored are lost")
         return whole

@@ -81,7 +81,7 @@ async def oldest_message(bus: Bus, stream: StreamKind) -> StoredMessage | None:
 
 
 class RetentionJob:
-    """Deletes expired messages of a team, and of all teams that received a request. Any number may run at once.
+    """Deletes expired messages of a team, and of all teams that received a request. Any number may run in parallel.
 
     Args:
         bus: The bus.
@@ -131,7 +131,7 @@ class RetentionJob:
             BusUnavailableError: the broker did not answer. The next run deletes the rest.
             PeerError: the broker does not allow this process to delete messages.
         """
-        # Messages that arrive from now on have not expired, even if a consumer had nothing left before.
+        # Messages that arrive after this moment have not expired, even if the consumer's queue was empty.
         self._began, self._ends, self._teams = self._clock.now(), {}, {}
         ns, subjects = self._subjects.namespace, self._subjects
         asked = await self._bus.subjects("requests", subjects.requests)

@@ -80,7 +80,7 @@ class ScheduleBounds(NamedTuple):
 
 
 class Scheduler:
-    """The schedules of one team. Any number of supervisors may run it at once.
+    """The schedules of one team. Any number of supervisors may run it in parallel.
 
     Args:
         bus: The bus.

@@ -170,7 +170,7 @@ class ThreadGate:
             each.input = RequestRefused(admission, error, received.request.reply_to)
             return True
         if thread is None or (own := turn_of(thread, asked.workflow)) is None or own.status == "ended":
-            return True  # the workflow has a log, which the request meets at its commit
+            return True  # the workflow has a log already, so the commit of this request finds it
         if own.status == "queued":
             thread = await self._grant(thread, asked)
             own = turn_of(thread, asked.workflow)

@@ -126,7 +126,7 @@ class Worker:
         self._clock = BrokerClock(clock or SystemClock())
         self._own_loop = own_loop
         self._subjects = Subjects(settings.namespace)
-        # The agents of several teams that are made of one agent share its slots.
+        # Agents that were made from one agent for several teams share its slots.
         pools: dict[Agent, SlotPool] = {}
         for agent in agents:
             pools.setdefault(_shared_agent(agent), SlotPool(agent.card.concurrency))
@@ -517,7 +517,7 @@ class Worker:
         return [in_flight.task for in_flight in self._in_flight.values() if in_flight.task is not None]
 
     async def _close_agents(self, within: float) -> None:
-        """Close all agents at once, within one limit: one handler that blocks the loop prevents every close."""
+        """Close all agents in parallel, within one limit. One handler that blocks the loop prevents every close."""
         closings = [self._processor.executor.start(_close_agent(sharing[0].agent)) for sharing in self._groups]
         await asyncio.wait([closing.future for closing in closings], timeout=within)
         for closing in closings:

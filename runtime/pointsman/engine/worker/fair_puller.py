@@ -18,7 +18,7 @@ class FairPuller:
     """The queues of agents that share a pool of slots, taken in turn.
 
     A free slot goes to the agent that was served longest ago, among the agents with a handoff. While no slot is free,
-    no pull request is open, so that the broker delivers to workers with free slots. If two queues deliver at once, the
+    no pull request is open, so that the broker delivers to workers with free slots. If two queues deliver together, the
     second delivery waits here for the next slot: a worker holds at most one such delivery for each agent.
 
     Args:
@@ -26,7 +26,7 @@ class FairPuller:
     """
 
     def __init__(self, group: Sequence[AgentSlots]) -> None:
-        self._turn = deque(group)  # the agent that was served last is the last one
+        self._turn = deque(group)  # the last element is the agent that was served last
         self._pool: SlotPool = group[0].pool
         self._takes: dict[str, asyncio.Task[Sequence[Delivery]]] = {}
 

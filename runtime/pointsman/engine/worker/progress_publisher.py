@@ -22,8 +22,9 @@ __all__ = ["BusProgressPublisher"]
 
 _MAX_OUTSTANDING = 256  # concurrent reports of one attempt; only a loop reports more, too fast for a reader
 _BATCH_DELAY_S = 0.05  # seconds of text in one broadcast: twenty broadcasts a second look like continuous writing
-_REPEAT_INTERVAL_S = 1.0  # seconds between two broadcasts of the whole text, for readers that missed a piece; they
-# double while nothing is written, so a reader that comes late does not wait for the next piece
+# Seconds between two broadcasts of the whole text, for readers that missed a piece. While no text is written, the
+# interval doubles, so that a late reader need not wait for the next piece.
+_REPEAT_INTERVAL_S = 1.0
 _MAX_REPEATED_CHARS = 100_000  # a longer text is not repeated: no answer of a model should be longer
 _FLUSH_TIMEOUT_S = 1.0  # seconds that a result waits for earlier reports
 

@@ -35,7 +35,7 @@ __all__ = ["PushSender"]
 _log = get_logger(__name__)
 
 _MAX_DELIVERIES = 200  # receivers that one gateway follows at a time
-_MAX_OF_CALLER = _MAX_DELIVERIES // 4  # of these for one caller, so that others are not kept waiting
+_MAX_OF_CALLER = _MAX_DELIVERIES // 4  # of one caller, so that other callers do not wait
 _OWNERSHIP_S = 40.0  # seconds for which a gateway owns a delivery; renewed with each event, and when idle
 _SEARCH_INTERVAL_S = 5.0  # seconds between searches for receivers that no gateway owns
 _KEPT_S = 7 * 86_400.0  # seconds for which a receiver is kept after its task has ended

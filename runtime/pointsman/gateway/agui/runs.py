@@ -181,7 +181,7 @@ async def _resume(
     waiting = {question.id: question for question in await context.client.operations.questions(workflow.id)}
     if missing := sorted(waiting.keys() - ids.keys()):
         raise ProblemError(
-            409, "interrupts_open", f"resume has no answer to {', '.join(missing)}; answer all open interrupts at once"
+            409, "interrupts_open", f"resume has no answer to {', '.join(missing)}; answer all open interrupts together"
         )
     history = [event async for event in context.streams.history(workflow)]
     asked = {event.entry.question: at for at, event in enumerate(history) if isinstance(event.entry, QuestionAsked)}

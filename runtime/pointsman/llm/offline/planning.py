@@ -26,7 +26,7 @@ _MIN_CONFIDENCE = 0.5
 _MAX_CONFIDENCE = 0.95
 """A matcher of words is never certain."""
 _MIN_MEANINGFUL_STEMS = (
-    2  # stems of a clause without an agent from which the clause is reported; below, it is a courtesy
+    2  # a clause without an agent is reported from this number of stems on; a shorter clause is a courtesy
 )
 _MIN_CLAUSE_WORDS = 4  # words below which a clause without an agent belongs to the clause before: "errors and timeouts"
 _MAX_QUOTED_CHARS = 1_000  # characters of a request that each task of a plan repeats and the log stores

@@ -154,7 +154,7 @@ function rowElement(first) {
   }
   let drawn = null;
   element.update = (now) => {
-    if (now === drawn) return; // of a hundred rows, few change at once
+    if (now === drawn) return; // few of a hundred rows change together
     drawn = row = now;
     stopIt.hidden = row.status !== "waiting for admission";
     state.className = `status ${tone(row.status)}`;

@@ -1,4 +1,4 @@
-"""The dashboard lists any number of dead letters, the newest first. An action applies to one or to all matching ones."""
+"""The dashboard lists any number of dead letters, the newest first. Actions apply to one or all of them."""
 
 from __future__ import annotations
 
