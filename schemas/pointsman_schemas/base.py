@@ -30,12 +30,11 @@ class Options(BaseModel):
         def __init__(self, /, **given: Any) -> None:
             model = type(self)
             fields = model.__pydantic_fields__
-            if not given.keys() <= fields.keys():
-                unknown = next(name for name in given if name not in fields)
-                raise TypeError(f"{model.__name__} {unknown_name_message(unknown, fields)}")
-            for name in fields_with_models(model):
-                if type(given.get(name)) in _CONTAINERS:
-                    _check_within(model, name, given[name])
+            for name, value in given.items():
+                if name not in fields:
+                    raise TypeError(f"{model.__name__} {unknown_name_message(name, fields)}")
+                if type(value) in _CONTAINERS and name in fields_with_models(model):
+                    _check_within(model, name, value)
             self.__pydantic_validator__.validate_python(given, self_instance=self)
 
         # pydantic reads data without a call of a constructor that has this mark.
@@ -52,7 +51,7 @@ _CONTAINERS = (dict, list, tuple)
 
 
 def _check_within(model: type[BaseModel], name: str, value: Any) -> None:
-    if type(value) is not dict and not any(type(each) is dict for each in value):
+    if type(value) is not dict and dict not in map(type, value):
         return
     for unknown in find_unknown_fields(model, {name: value}):
         within = unknown.path.rpartition(".")[0]
