@@ -136,7 +136,7 @@ async def store_every_kind(names: Names, connections: dict[str, NatsConnection])
         for user, covered in may_publish.items():
             if covered(subject):
                 body = b"" if ".outcome." in subject or ".event." in subject else b'{"own": 1}'
-                answer = json.loads(await connections[user].request(subject, body)())
+                answer = json.loads((await connections[user].request(subject, body)()).data)
                 assert "error" not in answer, (subject, answer)
                 stored += 1
                 break
@@ -190,7 +190,7 @@ async def test_headers_on_own_subjects_change_nothing_of_others(place: World) ->
             ]
 
         assert bool(attacks) is (user != "eye")
-        assert (user, [each for each in answers if b'"error"' not in each]) == (user, [])
+        assert (user, [each.data for each in answers if b'"error"' not in each.data]) == (user, [])
     assert await place.state() == before
 
 

@@ -32,7 +32,7 @@ async def publish(bus: JetStreamBus, subject: str, **headers: bytes) -> int:
     """Publish a request with the given bytes as headers. Return its sequence."""
     lines = b"".join(name.replace("_", "-").encode() + b": " + value + b"\r\n" for name, value in headers.items())
     answer = await bus.request(subject, BODY, b"NATS/1.0\r\n" + lines + b"\r\n")()
-    return int(json.loads(answer)["seq"])
+    return int(json.loads(answer.data)["seq"])
 
 
 @pytest.mark.parametrize("form", ["Nats-Msg-Id", "ce-id", "ce-source", "ce-correlationid"])

@@ -44,7 +44,7 @@ async def push_accounts(grants: GrantFolder, url: str) -> int:
     try:
         accounts = grants.account_jwts()
         for account, jwt in accounts.items():
-            answer = json.loads(await connection.request(_SUBJECT, jwt.encode())())
+            answer = json.loads((await connection.request(_SUBJECT, jwt.encode())()).data)
             if "error" in answer:
                 raise PeerError(f"{settings.servers} does not take the account {account}: {answer['error']}")
     finally:

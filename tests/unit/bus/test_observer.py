@@ -8,6 +8,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from pointsman.bus.jetstream.bus import JetStreamBus
+from pointsman.bus.jetstream.protocol import WireMessage
 from pointsman.bus.jetstream.request_reply import RequestClient
 from pointsman.bus.observer import SafeObserver
 from pointsman.errors import PeerError
@@ -31,8 +32,8 @@ class Broken:
 def watched(monkeypatch: pytest.MonkeyPatch, answer: object) -> JetStreamBus:
     """A bus whose broker gives this answer to every request."""
 
-    async def answered() -> bytes:
-        return json.dumps(answer).encode()
+    async def answered() -> WireMessage:
+        return WireMessage("_INBOX.1", "", json.dumps(answer).encode())
 
     monkeypatch.setattr(RequestClient, "request", lambda *_, **__: answered)
     return JetStreamBus(Settings(), name="test", observer=Broken())

@@ -55,7 +55,7 @@ class _Connection(Protocol):
         headers: bytes = b"",
         *,
         lost: type[BusUnavailableError] = BusUnavailableError,
-    ) -> PendingCall[bytes]: ...
+    ) -> PendingCall[WireMessage]: ...
 
 
 class StreamPublisher:
@@ -100,13 +100,11 @@ class StreamPublisher:
         return partial(self._observe, observer, began, subject, wire, storing)
 
     async def _observe(
-        self, observer: BusObserver, began: float, subject: str, wire: dict[str, str], storing: PendingCall[bytes]
+        self, observer: BusObserver, began: float, subject: str, wire: dict[str, str], storing: PendingCall[WireMessage]
     ) -> int:
         error: str | None = None
         try:
-            return _acked_sequence(answer := from_json(await storing())) or await self._raise_refusal(
-                answer, subject, wire
-            )
+            return await self._await_ack(subject, wire, storing)
         except PointsmanError as raised:
             error = raised.kind
             raise
@@ -118,13 +116,16 @@ class StreamPublisher:
         if self._observer is not None and (hop := parse_hop(told.data)) is not None:
             self._observer.on_hop(hop)
 
-    def _start_request(self, subject: str, body: bytes, wire: dict[str, str]) -> PendingCall[bytes]:
+    def _start_request(self, subject: str, body: bytes, wire: dict[str, str]) -> PendingCall[WireMessage]:
         block = header_bytes(wire)
         check_size(subject, len(block), len(body), self._bus.max_payload)
         return self._bus.request(subject, body, block, lost=PublishOutcomeUnknownError)
 
-    async def _await_ack(self, subject: str, wire: dict[str, str], storing: PendingCall[bytes]) -> int:
-        return _acked_sequence(answer := from_json(await storing())) or await self._raise_refusal(answer, subject, wire)
+    async def _await_ack(self, subject: str, wire: dict[str, str], storing: PendingCall[WireMessage]) -> int:
+        answer = from_json((await storing()).data)
+        if answer.get("error"):
+            await self._raise_refusal(answer, subject, wire)
+        return int(answer["seq"])
 
     async def _raise_refusal(self, answer: dict[str, Any], subject: str, wire: dict[str, str]) -> NoReturn:
         code = error_code(answer)
@@ -151,8 +152,3 @@ class StreamPublisher:
     async def _has_other_sequence(self, stream: str, subject: str, wire: Mapping[str, str]) -> bool:
         newest = await self._reader.last(stream, wire.get(EXPECTED_SUBJECT_HEADER, subject))
         return (newest.sequence if newest else 0) != int(wire[EXPECTED_SEQUENCE_HEADER])
-
-
-def _acked_sequence(answer: dict[str, Any]) -> int:
-    """Return the sequence at which the message is stored; 0 if it was refused."""
-    return 0 if error_code(answer) else int(answer["seq"])

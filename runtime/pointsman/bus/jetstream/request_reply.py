@@ -98,7 +98,7 @@ class RequestClient:
         """
         body = json.dumps(payload).encode() if payload is not None else b""
         reply = await self.request(self.api_subject(verb), body)()
-        answer: dict[str, Any] = json.loads(reply)
+        answer: dict[str, Any] = json.loads(reply.data)
         if (code := error_code(answer)) and code != NOT_DELETED_CODE and answer["error"].get("code", 0) >= 500:
             raise ApiUnavailableError(verb, answer)
         return answer
@@ -110,7 +110,7 @@ class RequestClient:
         headers: bytes = b"",
         *,
         lost: type[BusUnavailableError] = BusUnavailableError,
-    ) -> PendingCall[bytes]:
+    ) -> PendingCall[WireMessage]:
         """Send a request at once, or when the connection is up and has capacity.
 
         Args:
@@ -126,7 +126,7 @@ class RequestClient:
         if self.denied is not None:
             return partial(_raise, PermissionDeniedError(str(self.denied)))
         if self.connected and not self.closed and not self._client.is_full:
-            return partial(self._await_body, subject, lost, self._send(subject, body, headers))
+            return partial(self._await_reply, subject, lost, self._send(subject, body, headers))
         return partial(self._send_when_connected, subject, body, headers, lost)
 
     async def ask(self, subject: str, body: bytes = b"") -> WireMessage:
@@ -147,8 +147,8 @@ class RequestClient:
 
     async def _send_when_connected(
         self, subject: str, body: bytes, headers: bytes, lost: type[BusUnavailableError]
-    ) -> bytes:
-        return await self._await_body(subject, lost, await self._start_when_connected(subject, body, headers, lost))
+    ) -> WireMessage:
+        return await self._await_reply(subject, lost, await self._start_when_connected(subject, body, headers, lost))
 
     async def _start_when_connected(
         self, subject: str, body: bytes, headers: bytes, lost: type[BusUnavailableError]
@@ -174,11 +174,6 @@ class RequestClient:
     def _no_reply_error(self, subject: str, lost: type[BusUnavailableError]) -> BusUnavailableError:
         how = "connected" if self.connected else "not connected"
         return lost(f"no answer on {subject} within {self._timeout} s, {how}")
-
-    async def _await_body(
-        self, subject: str, lost: type[BusUnavailableError], asked: asyncio.Future[WireMessage]
-    ) -> bytes:
-        return (await self._await_reply(subject, lost, asked)).data
 
     async def _await_reply(
         self, subject: str, lost: type[BusUnavailableError], asked: asyncio.Future[WireMessage]

@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from pointsman.bus.jetstream.message_tracing import TRACE_DESTINATION_HEADER
-from pointsman.bus.jetstream.protocol import PendingCall, header_lines
+from pointsman.bus.jetstream.protocol import PendingCall, WireMessage, header_lines
 from pointsman.bus.jetstream.publisher import StreamPublisher
 from pointsman.bus.jetstream.reader import StreamReader
 from pointsman.bus.validation import EXPECTED_SEQUENCE_HEADER, EXPECTED_SUBJECT_HEADER, header_size
@@ -49,12 +49,12 @@ class Stream:
         headers: bytes = b"",
         *,
         lost: type[BusUnavailableError] = BusUnavailableError,
-    ) -> PendingCall[bytes]:
+    ) -> PendingCall[WireMessage]:
         self.sent.append(header_lines(headers))
         return self._told
 
-    async def _told(self) -> bytes:
-        return json.dumps(self.answer).encode()
+    async def _told(self) -> WireMessage:
+        return WireMessage("_INBOX.1", "", json.dumps(self.answer).encode())
 
     async def last(self, stream: str, subject: str) -> StoredMessage | None:
         self.asked.append(subject)
