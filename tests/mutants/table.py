@@ -267,7 +267,7 @@ MUTANTS = (
         "../agents/test_helping_roles.py::test_a_contradiction_is_decided_and_the_outcome_says_why",
     ),
     _core(
-        "M17", "results.py", "    if (judge := stage_judge(state, task)) is not None:",
+        "M17", "results.py", "    if (judge := check.judge) is not None:",
         "    if (judge := None) is not None:",
         "attempts/test_review.py::test_nothing_goes_on_before_the_judge_has_let_it_pass",
     ),

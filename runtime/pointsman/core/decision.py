@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from pointsman.core.budget.reservation import BudgetExhausted
 from pointsman.core.evolve import evolve
 from pointsman.core.model.agent_health import Circuit, Load
+from pointsman.core.model.lifecycle import TERMINAL
 from pointsman.core.model.state import State
 from pointsman_schemas.card import AgentCard, Role
 from pointsman_schemas.claim_check import MAX_BODY_BYTES
@@ -71,7 +72,7 @@ class Decision:
     @property
     def ended(self) -> bool:
         """True if the workflow has ended."""
-        return self.current is not None and self.current.ended
+        return self.current is not None and self.current.phase in TERMINAL
 
     def card(self, agent: str) -> AgentCard | None:
         """Return the card of one live instance of `agent`; None if no instance is live."""

@@ -6,7 +6,7 @@ from typing import assert_never
 
 from pointsman.core.attempts.failures import handle_attempt_failure, retry_refined_task
 from pointsman.core.attempts.refinement import refined_intent, refined_task
-from pointsman.core.attempts.review import check_failure, parse_review, request_review, review_error, stage_judge
+from pointsman.core.attempts.review import check_failure, output_check, parse_review, request_review, review_error
 from pointsman.core.completion.synthesis import apply_synthesis, request_synthesis
 from pointsman.core.decision import Decision
 from pointsman.core.model.inputs import ResultReceived
@@ -107,9 +107,10 @@ def _on_success(decision: Decision, task: Task, received: ResultReceived) -> Non
     if fault := find_file_fault(received.result.files, limits.files, limits.file_bytes, limits.file_types):
         error = AttemptError(kind=ErrorKind.INVALID_OUTPUT, message=fault)
         return handle_attempt_failure(decision, task, error, received.event_id, received.result)
-    if problem := check_failure(state, task, received.result.output):
+    check = output_check(state, task)
+    if problem := check_failure(check, received.result.output):
         return _on_insufficient_result(decision, task, received, problem)
-    if (judge := stage_judge(state, task)) is not None:
+    if (judge := check.judge) is not None:
         return request_review(decision, task, judge, received)
     return _complete_task(decision, task, received)
 

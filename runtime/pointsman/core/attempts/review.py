@@ -18,15 +18,10 @@ from pointsman_schemas.card import Role
 from pointsman_schemas.events import AttemptError, ErrorKind
 from pointsman_schemas.log import ReviewRequested
 from pointsman_schemas.role_io import Review, ReviewInput
-from pointsman_schemas.strategies import Check, FanOut, Fixed, Pipeline
+from pointsman_schemas.strategies import Check
 from pointsman_schemas.strict_json import describe
 
-__all__ = ["check_failure", "output_check", "parse_review", "request_review", "review_error", "stage_judge"]
-
-
-def stage_judge(state: State, task: Task) -> str | None:
-    """Return the judge that must accept the output of `task`; None if the check names no judge."""
-    return output_check(state, task).judge
+__all__ = ["check_failure", "output_check", "parse_review", "request_review", "review_error"]
 
 
 def request_review(decision: Decision, task: Task, judge: str, received: ResultReceived) -> None:
@@ -85,17 +80,20 @@ _NO_CHECK = Check()
 
 def output_check(state: State, task: Task) -> Check:
     """Return the check of the output of `task`; an empty check if the strategy has no check for the task."""
-    if isinstance(state.strategy, FanOut):
-        return state.strategy.check if task.role is Role.WORK else _NO_CHECK
-    if isinstance(state.strategy, Fixed):
-        return state.strategy.checks.get(task.item_of or task.id, _NO_CHECK)
-    stages = state.strategy.stages if isinstance(state.strategy, Pipeline) else ()
-    return next((stage.check for stage in stages if stage.name == task.id), _NO_CHECK)
+    match (strategy := state.strategy).kind:
+        case "fan_out":
+            return strategy.check if task.role is Role.WORK else _NO_CHECK
+        case "fixed":
+            return strategy.checks.get(task.item_of or task.id, _NO_CHECK)
+        case "pipeline":
+            return next((stage.check for stage in strategy.stages if stage.name == task.id), _NO_CHECK)
+        case _:
+            return _NO_CHECK
 
 
-def check_failure(state: State, task: Task, output: JsonValue) -> str:
+def check_failure(check: Check, output: JsonValue) -> str:
     """Return the reason why `output` fails the check of its task; an empty text for an output that passes."""
-    return "; ".join(_check_problems(output_check(state, task), output))
+    return "; ".join(_check_problems(check, output))
 
 
 def _check_problems(check: Check, output: JsonValue) -> Iterator[str]:

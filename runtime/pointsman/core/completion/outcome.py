@@ -69,8 +69,9 @@ def conflict_decisions(state: State) -> tuple[Conflict, ...]:
     """Return the decisions of the judge on contradictions between results, in the present round."""
     found: list[Conflict] = []
     for task in state.tasks.values():
-        of_round = task.ended_at is not None and task.ended_at >= state.round_began_at
-        if task.role is Role.JUDGE and task.status is TaskStatus.SUCCEEDED and task.result is not None and of_round:
+        if task.role is not Role.JUDGE or task.status is not TaskStatus.SUCCEEDED or task.result is None:
+            continue
+        if task.ended_at is not None and task.ended_at >= state.round_began_at:
             with suppress(ValidationError):  # an output of a different form has no decisions
                 found.extend(ConflictRuling.model_validate(task.result.output).decisions)
     return tuple(found)

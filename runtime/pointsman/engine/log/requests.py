@@ -322,26 +322,36 @@ def _trace_origin(envelope: Envelope | None, headers: Mapping[str, str]) -> Trac
     )
 
 
-def read_input(stored: StoredMessage, subjects: Subjects) -> ResultReceived | ControlReceived | TimerFired:
+def read_input(
+    stored: StoredMessage, subjects: Subjects, address: InputAddress | None = None
+) -> ResultReceived | ControlReceived | TimerFired:
     """Return the result, control or timer of a message.
 
     Half of a surrogate pair in a result becomes a question mark.
+
+    Args:
+        stored: The message.
+        subjects: The subjects of the namespace.
+        address: The parts of the subject; None to parse the subject here.
 
     Raises:
         ContractError: The message cannot be read, or has another type or version.
         UndecodableEventError: The message disagrees with its subject, or ends before it starts.
     """
+    if address is None:
+        address = input_address(stored.subject, subjects)
     try:
-        return _read_input(stored, subjects)
+        return _read_input(stored, subjects, address)
     except UndecodableEventError:
         repaired = replace_surrogate_escapes(stored.body)
-        if subjects.kind_of(stored.subject) != "result" or repaired == stored.body:
+        if not isinstance(address, ResultAddress) or repaired == stored.body:
             raise
-    return _read_input(replace(stored, body=repaired), subjects)
+    return _read_input(replace(stored, body=repaired), subjects, address)
 
 
-def _read_input(stored: StoredMessage, subjects: Subjects) -> ResultReceived | ControlReceived | TimerFired:
-    address = input_address(stored.subject, subjects)
+def _read_input(
+    stored: StoredMessage, subjects: Subjects, address: InputAddress
+) -> ResultReceived | ControlReceived | TimerFired:
     envelope, body = decode(stored.headers, stored.body)
     event_id = envelope.id if envelope else f"sequence-{stored.sequence}"
     match address:

@@ -113,7 +113,7 @@ class InboundDecoder:
             return UnreadableInput(None, error)
         refusal = None
         try:
-            received = read_input(delivery.message, self._subjects)
+            received = read_input(delivery.message, self._subjects, address)
         except ContractError as error:
             if not isinstance(address, ResultAddress):
                 return UnreadableInput(address.workflow, error)
