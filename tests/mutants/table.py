@@ -130,7 +130,7 @@ MUTANTS = (
         "strategies/test_adaptive.py::test_planner_gets_the_task_the_agents_used_the_results_and_the_rest",
     ),
     _core(
-        "M8", "planning/role_tasks.py", "                input_schema=card.input_schema,\n", "",
+        "M8", "planning/role_tasks.py", "            input_schema=card.input_schema,\n", "",
         "planning/test_planner.py::test_planner_and_classifier_get_descriptions_and_schemas_of_agents",
     ),
     Mutant(

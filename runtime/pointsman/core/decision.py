@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -54,7 +53,7 @@ class Decision:
     ready: list[str] = field(default_factory=list)
     fired_timers: set[str] = field(default_factory=set)
     probes: dict[str, Probe] = field(default_factory=dict)
-    dispatched: Counter[str] = field(default_factory=Counter)
+    dispatched: dict[str, int] = field(default_factory=dict)
     loads_consulted: set[str] = field(default_factory=set)
     shortages: dict[str, BudgetExhausted] = field(default_factory=dict)
 

@@ -603,9 +603,10 @@ def _update_task(
 
 
 def _task(state: State, task_id: str) -> Task:
-    if (task := state.tasks.get(task_id)) is None:
-        raise InvariantError(f"{state.workflow_id} has no task {task_id}")
-    return task
+    try:
+        return state.tasks[task_id]
+    except KeyError:
+        raise InvariantError(f"{state.workflow_id} has no task {task_id}") from None
 
 
 def _change_phase(state: State, phase: Phase) -> State:

@@ -108,10 +108,11 @@ def _reroute(decision: Decision, task: Task, error: AttemptError, retry: Retry) 
 def _dispatch_retry(decision: Decision, task: Task, retry: Retry) -> None:
     not_before = decision.now + retry.delay
     task = decision.state.tasks[task.id]
-    budget = reserve_budget(decision, task, retry.agent)
+    card = decision.card(retry.agent)
+    budget = reserve_budget(decision, task, card)
     if isinstance(budget, BudgetExhausted):
         return await_budget(decision, task, retry.agent, budget, not_before)
-    deadline = task_deadline(decision, task.role, retry.agent, not_before)
+    deadline = task_deadline(decision, task.role, card, not_before)
     record_dispatch(decision, retry.agent, task, deadline)
     decision.add(
         RetryScheduled(

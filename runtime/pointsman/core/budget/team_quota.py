@@ -76,7 +76,8 @@ def remaining_tasks(state: State) -> int:
     """
     staying = (TaskStatus.FAILED, TaskStatus.AWAITING_ANSWER)
     giving_way = sum(1 for task in state.plan_tasks() if not (task.attempt or task.event or task.status in staying))
-    return max(quota(state).tasks - committed(state).tasks + giving_way + _tasks_awaiting_answer(state), 0)
+    reserved = sum(each.tasks or 0 for each in reserved_budgets(state))
+    return max(quota(state).tasks - plan_usage(state).tasks - reserved + giving_way, 0)
 
 
 def remaining_replans(state: State) -> int:

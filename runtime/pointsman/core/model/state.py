@@ -373,8 +373,9 @@ def in_review(state: State | None, task_id: str) -> bool:
 
 def reviewed_stage(state: State, judge: Task) -> Task | None:
     """Return the stage whose output the task `judge` reviews; None for any other task."""
-    asked = judge.input if judge.role is Role.JUDGE and isinstance(judge.input, dict) else {}
-    name = asked.get("task_id")
+    if judge.role is not Role.JUDGE or not isinstance(judge.input, dict):
+        return None
+    name = judge.input.get("task_id")
     return state.tasks.get(name) if isinstance(name, str) else None
 
 

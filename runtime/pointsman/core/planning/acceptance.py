@@ -10,7 +10,7 @@ from pointsman.core.completion.outcome import end_workflow
 from pointsman.core.decision import Decision
 from pointsman.core.model.lifecycle import Phase, TaskStatus
 from pointsman.core.model.state import State, Task, unused_ids
-from pointsman.core.planning.role_tasks import available_agents, request_classification, request_plan
+from pointsman.core.planning.role_tasks import available_cards, request_classification, request_plan
 from pointsman.core.tasks.agent_selection import resolve_skills
 from pointsman.core.tasks.handoff_input import handoff_input
 from pointsman.core.tasks.questions import request_plan_approval
@@ -184,7 +184,7 @@ def route_to_fallback(decision: Decision) -> bool:
     """Route the request to the fallback of the strategy, if that agent is live. Return True if the agent is live."""
     strategy = decision.state.strategy
     fallback = strategy.fallback if isinstance(strategy, Router | PlanAndExecute) else None
-    if fallback is None or not available_agents(decision, [fallback]):
+    if fallback is None or not available_cards(decision, [fallback]):
         return False
     _route_request(decision, [SelectedAgent(agent=fallback, confidence=0.0)])
     return True
@@ -197,7 +197,7 @@ def _route_request(decision: Decision, chosen: Sequence[SelectedAgent], unserved
     if len(chosen) > 1 and isinstance(state.strategy, Router) and state.strategy.escalate is not None:
         agents, skills = {each.agent for each in chosen}, {each.skill for each in chosen if not each.agent}
         able = [
-            item.name for item in available_agents(decision) if item.name in agents or skills.intersection(item.skills)
+            card.name for card in available_cards(decision) if card.name in agents or skills.intersection(card.skills)
         ]
         return request_plan(decision, state.strategy.escalate, only=able)
     ids = unused_ids(state, (each.agent or as_token(each.skill) for each in chosen))

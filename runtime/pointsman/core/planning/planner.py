@@ -7,7 +7,7 @@ from pointsman.core.decision import Decision
 from pointsman.core.model.lifecycle import TaskStatus
 from pointsman.core.model.state import State, Task
 from pointsman.core.planning.acceptance import accept_plan, reject_plan
-from pointsman.core.planning.role_tasks import available_agents, may_ask
+from pointsman.core.planning.role_tasks import available_cards, may_ask
 from pointsman.core.planning.validation import check_plan, raw_text, read_plan, readable_tasks
 from pointsman_schemas.card import Role
 from pointsman_schemas.events import QuestionRequest, Result
@@ -63,8 +63,8 @@ def plan_problems(decision: Decision, plan: Plan) -> tuple[str, ...]:
     state = decision.state
     if plan.questions:
         return (_NO_QUESTIONS_MESSAGE,)
-    items = available_agents(decision)
-    names, skills = {item.name for item in items}, {skill for item in items for skill in item.skills}
+    cards = available_cards(decision)
+    names, skills = {card.name for card in cards}, {skill for card in cards for skill in card.skills}
     started = {
         each.id: each.role is Role.WORK and (not each.settled or each.status is TaskStatus.SUCCEEDED)
         for each in state.tasks.values()

@@ -10,11 +10,11 @@ from pointsman.core.model.lifecycle import Phase
 from pointsman.core.model.state import State, unused_id
 from pointsman.core.tasks.agent_selection import eligible_agents
 from pointsman.core.tasks.dispatch import add_role_task
-from pointsman_schemas.card import Role
+from pointsman_schemas.card import AgentCard, Role
 from pointsman_schemas.role_io import AvailableAgent, ClassifierInput, PlannerInput
 from pointsman_schemas.strategies import Adaptive, PlanAndExecute, Router
 
-__all__ = ["available_agents", "may_ask", "request_classification", "request_plan"]
+__all__ = ["available_agents", "available_cards", "may_ask", "request_classification", "request_plan"]
 
 
 _CIRCUIT_OPEN_NOTE = "It keeps failing, and work for it waits: choose another agent where one will do."
@@ -64,21 +64,28 @@ def may_ask(state: State) -> bool:
 
 
 def available_agents(decision: Decision, only: Sequence[str] | None = None) -> tuple[AvailableAgent, ...]:
-    """Return the live agents that the workflow may use, one item for each name."""
-    state = decision.state
-    items: dict[str, AvailableAgent] = {}
-    for card in eligible_agents(state, decision.context.cards, only or ()):
-        if card.name not in items and (only is None or card.name in only):
-            items[card.name] = AvailableAgent.model_construct(  # the card was validated already
-                name=card.name,
-                description=card.description,
-                skills=card.skills,
-                intents=card.intents,
-                examples=card.examples,
-                input_schema=card.input_schema,
-                note=_CIRCUIT_OPEN_NOTE if card.name in decision.context.circuits else "",
-            )
-    return tuple(items.values())
+    """Return the live agents that the workflow may use, as a planner or a classifier receives them."""
+    return tuple(
+        AvailableAgent.model_construct(  # the card was validated already
+            name=card.name,
+            description=card.description,
+            skills=card.skills,
+            intents=card.intents,
+            examples=card.examples,
+            input_schema=card.input_schema,
+            note=_CIRCUIT_OPEN_NOTE if card.name in decision.context.circuits else "",
+        )
+        for card in available_cards(decision, only)
+    )
+
+
+def available_cards(decision: Decision, only: Sequence[str] | None = None) -> Sequence[AgentCard]:
+    """Return the cards of the live agents that the workflow may use, one card for each name."""
+    cards: dict[str, AgentCard] = {}
+    for card in eligible_agents(decision.state, decision.context.cards, only or ()):
+        if only is None or card.name in only:
+            cards.setdefault(card.name, card)
+    return tuple(cards.values())
 
 
 def request_classification(decision: Decision, strategy: Router, number: int = 1) -> None:

@@ -8,7 +8,7 @@ from pointsman.core.decision import Decision
 from pointsman.core.model.lifecycle import Phase
 from pointsman.core.model.state import Task
 from pointsman.core.planning.acceptance import _route_request, reject_plan, route_to_fallback
-from pointsman.core.planning.role_tasks import available_agents
+from pointsman.core.planning.role_tasks import available_cards
 from pointsman.core.planning.validation import raw_text, read_selection
 from pointsman_schemas.events import Result
 from pointsman_schemas.plan import Selection
@@ -22,8 +22,8 @@ def apply_selection(decision: Decision, task: Task, result: Result) -> None:
     state = decision.state
     assert isinstance(state.strategy, Router)
     strategy = state.strategy
-    items = available_agents(decision)
-    names, skills = {item.name for item in items}, {skill for item in items for skill in item.skills}
+    cards = available_cards(decision)
+    names, skills = {card.name for card in cards}, {skill for card in cards for skill in card.skills}
     selection = read_selection(result.output)
     if not isinstance(selection, Selection):
         if route_to_fallback(decision):

@@ -26,6 +26,7 @@ _RECORDED_FIELDS = frozenset(AgentCard.model_fields) - _PROSE_FIELDS - {
     "output_schema", "version", "model", "max_in_flight", "instance", "started_at", "digest", "problems",
 }  # fmt: skip
 _IDENTITY_FIELDS = sorted(_RECORDED_FIELDS - {"concurrency"})
+_NO_FACTS = RecordedContext()
 
 
 def summarize_cards(cards: Iterable[AgentCard]) -> AgentCards:
@@ -43,6 +44,9 @@ def summarize_cards(cards: Iterable[AgentCard]) -> AgentCards:
 def record_context(decision: Decision, agents: AgentCards | None) -> RecordedContext:
     """Return the facts that `decision` depends on; `agents` is None if an earlier commit has equal agents."""
     context = decision.context
+    used = context.circuits or decision.loads_consulted or decision.fired_timers
+    if agents is None and not used and context.max_body == MAX_BODY_BYTES:
+        return _NO_FACTS  # the usual case
     circuits = {name: OpenCircuit(until=each.until, probe=each.probe) for name, each in context.circuits.items()}
     known = {name: context.loads.get(name, Load()) for name in sorted(decision.loads_consulted)}
     return RecordedContext(

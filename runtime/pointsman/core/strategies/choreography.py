@@ -16,7 +16,7 @@ from pointsman.core.completion.outcome import end_workflow
 from pointsman.core.decision import Decision
 from pointsman.core.model.lifecycle import Phase, TaskStatus
 from pointsman.core.model.state import Task, unused_ids
-from pointsman.core.planning.role_tasks import available_agents
+from pointsman.core.planning.role_tasks import available_cards
 from pointsman.core.tasks.dispatch import start_task
 from pointsman_schemas.events import EmittedEvent
 from pointsman_schemas.log import LimitReached, PlanAccepted
@@ -73,7 +73,7 @@ def add_missed_reactions(decision: Decision, strategy: Choreography) -> None:
 
 
 def _reacting_agents(decision: Decision, emitter: Task | None, event: EmittedEvent) -> tuple[PlannedTask, ...]:
-    allowed = {item.name for item in available_agents(decision)}
+    allowed = {card.name for card in available_cards(decision)}
     reacting = dict.fromkeys(
         card.name for card in decision.context.cards if card.name in allowed and event.name in card.reacts_to
     )

@@ -11,7 +11,7 @@ from pointsman.core.decision import Decision
 from pointsman.core.model.lifecycle import Phase, TaskStatus
 from pointsman.core.model.state import unused_ids
 from pointsman.core.planning.acceptance import accept_plan
-from pointsman.core.planning.role_tasks import available_agents
+from pointsman.core.planning.role_tasks import available_cards
 from pointsman_schemas.ids import as_token
 from pointsman_schemas.plan import Plan, PlannedTask
 from pointsman_schemas.strategies import FanOut
@@ -35,7 +35,7 @@ def start_fan_out(decision: Decision, strategy: FanOut) -> None:
         )
     else:
         members = (
-            [item.name for item in available_agents(decision)]
+            [card.name for card in available_cards(decision)]
             if state.agents == "*"
             else list(dict.fromkeys(state.agents))
         )

@@ -21,7 +21,7 @@ from pointsman.core.tasks.agent_selection import AgentChoice, select_agent
 from pointsman.core.tasks.expressions import false_condition
 from pointsman.core.tasks.for_each import expand_task, gather_items
 from pointsman.core.tasks.questions import request_task_approval
-from pointsman_schemas.card import Role
+from pointsman_schemas.card import AgentCard, Role
 from pointsman_schemas.events import Budget
 from pointsman_schemas.ids import span_id_for
 from pointsman_schemas.log import (
@@ -160,7 +160,7 @@ def dispatch_task(decision: Decision, task_id: str, choice: AgentChoice | None =
     if choice.until is not None:
         return hold_task(decision, task, choice.until)
     card = decision.card(choice.agent)
-    budget = reserve_budget(decision, task, choice.agent)
+    budget = reserve_budget(decision, task, card)
     if isinstance(budget, BudgetExhausted):
         return await_budget(decision, task, choice.agent if task.skill else task.agent, budget)
     fallback = card.fallback if card else None
@@ -168,7 +168,7 @@ def dispatch_task(decision: Decision, task_id: str, choice: AgentChoice | None =
         fallback = None  # a fallback has no fallback of its own
     elif task.status in (TaskStatus.HELD, TaskStatus.AWAITING_BUDGET) and task.attempt:
         fallback = task.fallback  # an earlier attempt may have used the fallback
-    deadline = task_deadline(decision, task.role, choice.agent, decision.now)
+    deadline = task_deadline(decision, task.role, card, decision.now)
     record_dispatch(decision, choice.agent, task, deadline)
     decision.add(
         TaskDispatched(
@@ -187,9 +187,14 @@ def dispatch_task(decision: Decision, task_id: str, choice: AgentChoice | None =
     return None
 
 
-def reserve_budget(decision: Decision, task: Task, agent: str) -> Budget | BudgetExhausted | None:
-    """Return the budget of the next attempt at `task` by `agent`; None if no limit bounds the attempt."""
-    card = decision.card(agent)
+def reserve_budget(decision: Decision, task: Task, card: AgentCard | None) -> Budget | BudgetExhausted | None:
+    """Return the budget of the next attempt at `task`; None if no limit bounds the attempt.
+
+    Args:
+        decision: The decision in progress.
+        task: The task.
+        card: The card of the agent that gets the attempt; None if no instance is live.
+    """
     may_be_team = card.team if card is not None else task.role is Role.WORK
     if not may_be_team and not usage_bounds(decision.state):
         return None
@@ -199,7 +204,7 @@ def reserve_budget(decision: Decision, task: Task, agent: str) -> Budget | Budge
 
 def record_dispatch(decision: Decision, agent: str, task: Task, deadline: datetime) -> None:
     """Count an attempt for `agent`. If the agent's circuit is not closed, the attempt is the probe of the circuit."""
-    decision.dispatched[agent] += 1
+    decision.dispatched[agent] = decision.dispatched.get(agent, 0) + 1
     if agent in decision.context.circuits:
         name = probe_id(decision.state.workflow_id, task.id, task.attempt + 1)
         decision.probes[agent] = Probe(name, deadline + RESULT_GRACE)
@@ -233,14 +238,13 @@ def abandon_task(decision: Decision, task: Task, reason: str, cause: AbandonCaus
     decision.add(TaskAbandoned(at=decision.now, task_id=task.id, cause=cause, reason=reason, team=team))
 
 
-def task_deadline(decision: Decision, role: Role, agent: str, start: datetime) -> datetime:
+def task_deadline(decision: Decision, role: Role, card: AgentCard | None, start: datetime) -> datetime:
     """Return the time at which an attempt that starts at `start` must end, by its timeout and the workflow's deadline.
 
     A synthesizer may work `SYNTHESIS_GRACE` past the workflow's deadline, but not past the deadline of the parent
     workflow.
     """
     state = decision.state
-    card = decision.card(agent)
     seconds = min(state.limits.task_timeout, card.timeout) if card else state.limits.task_timeout
     own = start + timedelta(seconds=seconds)
     if role is Role.SYNTHESIZE:

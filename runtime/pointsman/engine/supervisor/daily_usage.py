@@ -61,17 +61,14 @@ class DailyUsage:
         self._bus = bus
         self._clock = clock
         self._team = team
+        self.active = team.daily != DailyLimits() or team.daily_per_caller != DailyLimits()
+        """True if the team has a daily limit."""
         self._outcomes = subjects.team_outcomes(team.name)
         self._day = _Day(date.min)
         self._sequence = 0
         self._reads = 0
         self._reading = asyncio.Lock()
         self._warned: set[str] = set()
-
-    @property
-    def active(self) -> bool:
-        """Return True if the team has a daily limit."""
-        return self._team.daily != DailyLimits() or self._team.daily_per_caller != DailyLimits()
 
     async def refuse(self, inbound: Iterable[InboundInput]) -> None:
         """Replace each request above a daily limit by its refusal.
