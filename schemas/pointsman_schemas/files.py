@@ -70,6 +70,8 @@ def find_file_fault(files: Sequence[File], most: int, max_bytes: int, types: Seq
     Returns:
         The fault in one sentence; an empty text for files without a fault.
     """
+    if not files:
+        return ""
     if len(files) > most:
         return f"{len(files)} files were given; at most {most} are allowed"
     for file in files:

@@ -50,14 +50,16 @@ def outbox(state: State, subjects: Subjects, only: Set[str] | None = None) -> It
     """
     tasks = state.tasks.values() if only is None else (state.tasks[name] for name in only if name in state.tasks)
     for task in tasks:
-        if task.status is TaskStatus.FAILED and not task.has_items:  # the tasks of its items have dead letters
+        if task.active:
+            if not state.ended:
+                yield _handoff_message(state, task, subjects)
+        elif task.status is TaskStatus.FAILED and not task.has_items:  # the tasks of its items have dead letters
             yield _dead_letter_message(state, task, subjects)
-        elif task.active and not state.ended:
-            yield _handoff_message(state, task, subjects)
-        elif task.team and task.status is TaskStatus.ABANDONED:
-            yield child_cancellation(state, task, subjects)
-        if _ended_by_limit(task):
-            yield _dead_letter_message(state, task, subjects)
+        elif task.status is TaskStatus.ABANDONED:
+            if task.team:
+                yield child_cancellation(state, task, subjects)
+            if task.attempt > 0 and task.abandon_cause == "limit":  # a limit ended the task after its handoff
+                yield _dead_letter_message(state, task, subjects)
     if state.messages and (only is None or USER_MESSAGES in only):
         yield from outbox_messages(state, subjects)
     for pending in state.questions.values():
@@ -179,11 +181,6 @@ def _question_message(state: State, pending: OpenQuestion, subjects: Subjects) -
         commit=state.commits,
         span_id=(task.span_id if task else "") or state.trace.span_id,
     )
-
-
-def _ended_by_limit(task: Task) -> bool:
-    """Return True if a limit ended the task after its handoff. Such a task becomes a dead letter."""
-    return task.status is TaskStatus.ABANDONED and task.attempt > 0 and task.abandon_cause == "limit"
 
 
 def _dead_letter_message(state: State, task: Task, subjects: Subjects) -> Message:

@@ -110,9 +110,7 @@ class Namespace:
 
     def _subject(self, kind: str, **tokens: str) -> str:
         """Join the tokens behind the namespace and the kind. An error names a token by its keyword."""
-        for what, each in tokens.items():
-            token(each, what)
-        return ".".join((self.namespace, kind, *tokens.values()))
+        return ".".join((self.namespace, kind, *map(token, tokens.values(), tokens)))
 
     def _filter(self, kind: str, **tokens: str | None) -> str:
         """Join the tokens behind the namespace and the kind. None stands for any value."""

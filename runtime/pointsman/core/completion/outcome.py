@@ -14,7 +14,7 @@ from pointsman.core.model.state import State, Task
 from pointsman.core.tasks.dispatch import abandon_task
 from pointsman.core.user_messages import unread_messages
 from pointsman_schemas.card import Role
-from pointsman_schemas.events import AttemptError, Conflict, Gap, Outcome, TaskSummary
+from pointsman_schemas.events import AttemptError, Conflict, Gap, Outcome
 from pointsman_schemas.log import AbandonCause, WorkflowCancellation, WorkflowEnded
 from pointsman_schemas.role_io import ConflictRuling
 
@@ -91,19 +91,20 @@ def _task_gaps(task: Task) -> tuple[Gap, ...]:
     return (Gap(task_id=task.id, agent=task.agent, reason=reason),)
 
 
-def _task_summary(task: Task, now: datetime) -> TaskSummary:
+def _task_summary(task: Task, now: datetime) -> dict[str, object]:
+    """Return the data of a `TaskSummary`."""
     begun = task.started_at
-    return TaskSummary(
-        task_id=task.id,
-        agent=task.agent,
-        role=task.role,
-        intent=task.intent,
-        status=task.status.value,
-        attempts=task.attempt,
-        elapsed=((task.ended_at or now) - begun).total_seconds() if begun else 0.0,
-        usage=task.usage,
-        reason=task.reason if task.intentionally_skipped else "",
-    )
+    return {
+        "task_id": task.id,
+        "agent": task.agent,
+        "role": task.role,
+        "intent": task.intent,
+        "status": str(task.status),
+        "attempts": task.attempt,
+        "elapsed": ((task.ended_at or now) - begun).total_seconds() if begun else 0.0,
+        "usage": task.usage,
+        "reason": task.reason if task.intentionally_skipped else "",
+    }
 
 
 def end_workflow(

@@ -134,7 +134,7 @@ def task_report(task: Task) -> TaskReport:
         task_id=task.id,
         agent=task.agent,
         intent=task.intent,
-        status=task.status.value,
+        status=str(task.status),
         output=task.result.output if task.result and task.status in _OUTPUT_STATUSES else None,
         files=task.result.files if task.result and task.status in _OUTPUT_STATUSES else (),
         error=task.error.for_agents if task.error and task.status is not TaskStatus.SUCCEEDED else None,

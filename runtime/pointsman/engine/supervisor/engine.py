@@ -40,13 +40,11 @@ from pointsman.engine.supervisor.ended_cache import EndedWorkflows
 from pointsman.engine.supervisor.inbound import (
     InboundInput,
     all_committed,
+    find_refusal,
     fired_early,
     is_late_timer,
     is_message,
     is_request,
-    message_refusal,
-    request_id_conflict,
-    result_forgery,
 )
 from pointsman.engine.supervisor.outbox_publisher import OutboxPublisher
 from pointsman.engine.supervisor.ownership import Ownership
@@ -520,12 +518,7 @@ class SupervisorEngine:
         if started is not None:
             self._spans.export_processing(head.state, [inbound_input.delivery for inbound_input in inbound], started)
         for inbound_input in inbound:
-            inbound_input.refusal = (
-                inbound_input.refusal
-                or request_id_conflict(head.state, inbound_input.input)
-                or result_forgery(head.state, inbound_input.input)
-                or message_refusal(head.state, inbound_input.input)
-            )
+            inbound_input.refusal = inbound_input.refusal or find_refusal(head.state, inbound_input.input)
         await self._acknowledger.acknowledge(workflow, inbound, head.state)
         fault_point("supervisor.acked")
         self._log_entries(head.state, entries)

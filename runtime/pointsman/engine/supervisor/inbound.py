@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TypeGuard
+from typing import TypeGuard, assert_never
 
 from pointsman.core.model.inputs import (
     CLOCK_SKEW,
@@ -29,15 +29,13 @@ from pointsman_schemas.log import Entry
 __all__ = [
     "InboundInput",
     "all_committed",
+    "find_refusal",
     "fired_early",
     "is_cancellation",
     "is_late_timer",
     "is_message",
     "is_request",
-    "message_refusal",
     "refuse_oversized",
-    "request_id_conflict",
-    "result_forgery",
 ]
 
 
@@ -75,9 +73,24 @@ def is_late_timer(each: Input) -> bool:
     return isinstance(each, TimerFired) and is_first_round(each.name)
 
 
-def request_id_conflict(state: State, each: Input) -> AttemptError | None:
+def find_refusal(state: State, each: Input) -> AttemptError | None:
+    """Return the error with which a processed input is dead-lettered as well; None for an accepted input."""
+    match each:
+        case ResultReceived():
+            return _result_forgery(state, each)
+        case RequestReceived() | RequestRefused():
+            return _request_id_conflict(state, each)
+        case ControlReceived():
+            return _message_refusal(state, each)
+        case TimerFired():
+            return None
+        case _:
+            assert_never(each)
+
+
+def _request_id_conflict(state: State, each: RequestReceived | RequestRefused) -> AttemptError | None:
     """Return an error if another request began the workflow of this id; None if it was the same request."""
-    if not isinstance(each, RequestReceived | RequestRefused) or each.admission.digest == state.request_digest:
+    if each.admission.digest == state.request_digest:
         return None
     return AttemptError(
         kind="request_id_taken",
@@ -88,9 +101,9 @@ def request_id_conflict(state: State, each: Input) -> AttemptError | None:
     )
 
 
-def result_forgery(state: State, each: Input) -> AttemptError | None:
-    """Return an error for a result without the token of the handoff; None for any other input."""
-    if not isinstance(each, ResultReceived) or has_token(state, each):
+def _result_forgery(state: State, each: ResultReceived) -> AttemptError | None:
+    """Return an error for a result without the token of the handoff."""
+    if has_token(state, each):
         return None
     return AttemptError(
         kind="wrong_token",
@@ -101,8 +114,8 @@ def result_forgery(state: State, each: Input) -> AttemptError | None:
     )
 
 
-def message_refusal(state: State, each: Input) -> AttemptError | None:
-    """Return an error for a message to a workflow that has ended and has no next turn; None for any other input."""
+def _message_refusal(state: State, each: ControlReceived) -> AttemptError | None:
+    """Return an error for a message to a workflow that has ended and has no next turn; None for any other control."""
     if not is_message(each) or not state.ended or not (reason := late_message(state, each)):
         return None
     return AttemptError(kind="workflow_ended", message=reason)

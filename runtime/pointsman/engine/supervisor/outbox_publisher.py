@@ -204,10 +204,10 @@ class OutboxPublisher:
         finally:
             for sending in under_way:
                 sending.close()
-        put_back = await gather_batched(self._replace_foreign(state, each) for each in there)
+        put_back = sum(await gather_batched(self._replace_foreign(state, each) for each in there)) if there else 0
         if failure is not None:
             raise failure
-        return len(messages) - len(there) + sum(put_back)
+        return len(messages) - len(there) + put_back
 
     def _start_publish(self, ready: EncodedMessage) -> Coroutine[Any, Any, object]:
         message, headers, body = ready.message, ready.headers, ready.body
