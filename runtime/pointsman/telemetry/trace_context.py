@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import re
-import secrets
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -115,7 +115,7 @@ def otel_context_from_ids(trace_id: str, span_id: str) -> Context | None:
 
 def new_id(size: int) -> str:
     """Return a random id of `size` bytes in lower-case hexadecimal digits, never all zeros."""
-    while not (drawn := secrets.token_hex(size)).strip("0"):
+    while not (drawn := os.urandom(size).hex()).strip("0"):
         pass
     return drawn
 

@@ -36,12 +36,13 @@ def decode_handoff(message: StoredMessage, subjects: Subjects) -> tuple[Envelope
         raise UndecodableEventError(f"the message on {message.subject} has no ce- headers; a handoff is a CloudEvent")
     if envelope.type != Handoff.event_type:
         raise UnknownEventTypeError(f"the event type is {envelope.type[:80]!r}; expected {Handoff.event_type!r}")
-    planned = subjects.retry(address.team, address.workflow, delayed_handoff_id(address.task, address.attempt))
-    if message.scheduled_by not in ("", planned):
-        raise ContractError(
-            f"the message on {message.subject} comes from the schedule {message.scheduled_by}; expected {planned}, or "
-            "none; only the supervisors of the team schedule its handoffs"
-        )
+    if message.scheduled_by:
+        planned = subjects.retry(address.team, address.workflow, delayed_handoff_id(address.task, address.attempt))
+        if message.scheduled_by != planned:
+            raise ContractError(
+                f"the message on {message.subject} comes from the schedule {message.scheduled_by}; expected {planned}, "
+                "or none; only the supervisors of the team schedule its handoffs"
+            )
     handoff = parse(Handoff, data)
     said = (handoff.to_agent, handoff.from_agent, handoff.workflow_id, handoff.task_id, handoff.attempt)
     if said != (address.agent, address.team, address.workflow, address.task, address.attempt):

@@ -73,7 +73,7 @@ class AgentLoads:
 
         If the commit is lost, the next refresh corrects the count.
         """
-        for entry in entries:
+        for entry in entries if self._queued_by_agent else ():
             if entry.kind == "task_dispatched" or entry.kind == "retry_scheduled":
                 self._add(entry.agent, 1)
 

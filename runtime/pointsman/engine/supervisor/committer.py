@@ -111,7 +111,7 @@ class Committer:
             PublishOutcomeUnknownError: the broker did not answer.
         """
         raced = False
-        unanswered = any(is_request(each.input) and each.delivery.delivered > 1 for each in inbound)
+        unanswered = any(each.delivery.delivered > 1 and is_request(each.input) for each in inbound)
         for _ in range(_MAX_RACES):
             cards = tuple(await self._bus.registry.cards())
             now, bound = self._clock.now(), self._bus.max_body
