@@ -116,8 +116,8 @@ def encode(envelope: Envelope) -> dict[str, str]:
         headers["ce-traceparent"] = envelope.origin_traceparent
     if envelope.traceparent is not None:
         headers["traceparent"] = envelope.traceparent
-    for name, value in envelope.extensions.items():
-        headers[f"ce-{name}"] = value
+    if envelope.extensions:
+        headers |= {f"ce-{name}": value for name, value in envelope.extensions.items()}
     every = "".join(headers.values())
     if not every.isascii() or every.encode().translate(None, _SAFE_BYTES):  # rare: then each value is checked
         headers = {name: _percent_encode(value) for name, value in headers.items()}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import assert_never
 
@@ -18,7 +18,7 @@ from pointsman.core.model.state import (
 )
 from pointsman.errors import InvariantError
 from pointsman_schemas.card import Role
-from pointsman_schemas.events import Answer, ErrorKind, PlanUsage, Result, Usage, UserMessage
+from pointsman_schemas.events import Answer, ErrorKind, PlanUsage, Result, UserMessage
 from pointsman_schemas.log import (
     AttemptFailed,
     Commit,
@@ -521,11 +521,16 @@ def _finish_task(state: State, entry: TaskSucceeded | ReviewRequested, status: T
     if task.status is TaskStatus.IN_REVIEW:
         return _update_task(state, task.id, status, error=None, ended_at=ended_at)
     read = max(state.messages_read, min(result.messages_read, len(state.messages)))
+    changes: dict[str, object] = {
+        "usage": state.usage + result.usage,
+        "child_plan_usage": _child_plan_usage(state, task, result),
+        "messages_read": read,
+    }
     return _update_task(
-        copy_with(state, child_plan_usage=_child_plan_usage(state, task, entry.result), messages_read=read),
+        state,
         task.id,
         status,
-        state.usage + result.usage,
+        changes,
         result=result,
         event_id=entry.event_id,
         error=None,
@@ -586,9 +591,9 @@ def _on_task_reopened(state: State, entry: TaskReopened) -> State:
 
 
 def _update_task(
-    state: State, task_id: str, status: TaskStatus, all_used: Usage | None = None, **changes: object
+    state: State, task_id: str, status: TaskStatus, of_state: Mapping[str, object] = {}, **changes: object
 ) -> State:
-    """Return the state with one task changed; `all_used` is the new usage of the workflow, if the usage changes."""
+    """Return the state with one task changed; `of_state` are further changes of the state."""
     task = _task(state, task_id)
     if status not in TASK_MOVES[task.status]:
         raise InvariantError(f"task {task_id} of {state.workflow_id} cannot go from {task.status} to {status}")
@@ -598,7 +603,7 @@ def _update_task(
         state,
         tasks={**state.tasks, task_id: moved},
         open_tasks=state.open_tasks - settles,
-        usage=state.usage if all_used is None else all_used,
+        **of_state,
     )
 
 

@@ -208,10 +208,12 @@ class NatsClient(Client):
                 raise nats.errors.ConnectionClosedError
             if len(body) + self._pending_data_size > self._max_pending_size:
                 raise nats.errors.OutboundBufferLimitError
+        size = len(body)
         if headers:
-            order = f"HPUB {subject} {reply} {len(headers)} {len(headers) + len(body)}\r\n"
+            block = len(headers)
+            order = f"HPUB {subject} {reply} {block} {block + size}\r\n"
         else:
-            order = f"PUB {subject} {reply} {len(body)}\r\n"
+            order = f"PUB {subject} {reply} {size}\r\n"
         command = b"%b%b%b\r\n" % (order.encode("utf-8", "surrogateescape"), headers, body)
         self._pending.append(command)
         self._pending_data_size += len(command)

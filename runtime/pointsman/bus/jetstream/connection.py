@@ -173,7 +173,8 @@ class NatsConnection:
         """Send a message; drop it if the buffer for a lost connection is full, because callers detect the loss."""
         try:
             self.client.publish_raw(subject, reply, headers, body)
-            await self.client.wait_for_capacity()
+            if self.client.is_full:
+                await self.client.wait_for_capacity()
         except CLIENT_ERRORS:
             return
 

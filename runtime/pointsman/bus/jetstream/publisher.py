@@ -123,7 +123,7 @@ class StreamPublisher:
 
     async def _await_ack(self, subject: str, wire: dict[str, str], storing: PendingCall[WireMessage]) -> int:
         answer = from_json((await storing()).data)
-        if answer.get("error"):
+        if "error" in answer:
             await self._raise_refusal(answer, subject, wire)
         return int(answer["seq"])
 

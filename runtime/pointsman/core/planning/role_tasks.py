@@ -10,6 +10,7 @@ from pointsman.core.model.lifecycle import Phase
 from pointsman.core.model.state import State, unused_id
 from pointsman.core.tasks.agent_selection import eligible_agents
 from pointsman.core.tasks.dispatch import add_role_task
+from pointsman_schemas.base import make_valid
 from pointsman_schemas.card import AgentCard, Role
 from pointsman_schemas.role_io import AvailableAgent, ClassifierInput, PlannerInput
 from pointsman_schemas.strategies import Adaptive, PlanAndExecute, Router
@@ -66,7 +67,8 @@ def may_ask(state: State) -> bool:
 def available_agents(decision: Decision, only: Sequence[str] | None = None) -> tuple[AvailableAgent, ...]:
     """Return the live agents that the workflow may use, as a planner or a classifier receives them."""
     return tuple(
-        AvailableAgent.model_construct(  # the card was validated already
+        make_valid(
+            AvailableAgent,
             name=card.name,
             description=card.description,
             skills=card.skills,

@@ -8,6 +8,7 @@ from pointsman.core.budget.team_quota import remaining_replans
 from pointsman.core.model.lifecycle import TaskStatus
 from pointsman.core.model.state import OpenQuestion, State, Task, usage_bounds
 from pointsman.core.tasks.expressions import expression_input
+from pointsman_schemas.base import make_valid
 from pointsman_schemas.card import Role
 from pointsman_schemas.events import Answer, TaskReport
 from pointsman_schemas.role_io import RemainingLimits, SummarizerInput
@@ -130,7 +131,8 @@ def task_report(task: Task) -> TaskReport:
 
     The values were validated when they were read. Validating an output again takes a call for each of its nodes.
     """
-    return TaskReport.model_construct(
+    return make_valid(
+        TaskReport,
         task_id=task.id,
         agent=task.agent,
         intent=task.intent,
