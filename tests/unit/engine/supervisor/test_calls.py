@@ -1,0 +1,70 @@
+"""The number of function calls with which a supervisor processes a workflow. A count is the same on every machine."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from support import factory
+from support.factory import echo, planner_of, synthesizer
+
+import pointsman_schemas
+from pointsman import core, engine
+from pointsman.client.client import Client
+
+_TASKS: list[dict[str, Any]] = [
+    {"id": "t1", "agent": "a", "intent": "Do nothing for t1"},
+    {"id": "t2", "agent": "a", "intent": "Do nothing for t2"},
+    {"id": "t3", "agent": "b", "intent": "Do nothing for t3"},
+    {"id": "join", "agent": "b", "intent": "Do nothing for join", "depends_on": ["t1", "t2", "t3"]},
+]
+_PLACES = tuple(
+    str(Path(each))
+    for each in (
+        *core.__path__,
+        *pointsman_schemas.__path__,
+        *(f"{place}/{part}" for place in engine.__path__ for part in ("supervisor", "log")),
+    )
+)
+_WARM_UP, _COUNTED = 3, 5  # workflows
+_MOST = 4_820
+"""Calls in a workflow. They were 4,590."""
+
+
+async def test_workflow_takes_few_calls_in_core_schemas_and_supervisor() -> None:
+    agents = [planner_of(*_TASKS), echo("a"), echo("b"), synthesizer]
+    async with factory.team(agents=agents) as client:
+        await _play(client, _WARM_UP)
+
+        with _counting() as counted:
+            await _play(client, _COUNTED)
+
+    assert counted[0] / _COUNTED < _MOST
+
+
+async def _play(client: Client, count: int) -> None:
+    """Run one workflow after the other, because concurrent inputs would be batched differently each time."""
+    for _ in range(count):
+        workflow = await client.submit("crew", "hello")
+        assert (await workflow.outcome(20)).status == "completed"
+
+
+@contextmanager
+def _counting() -> Iterator[list[int]]:
+    """Count the calls from and within `_PLACES` inside the block."""
+    counted = [0]
+
+    def note(frame: FrameType, event: str, given: Any) -> None:
+        if event in ("call", "c_call"):
+            counted[0] += frame.f_code.co_filename.startswith(_PLACES)
+
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        yield counted
+    finally:
+        sys.setprofile(before)
