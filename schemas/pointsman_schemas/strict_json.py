@@ -56,7 +56,7 @@ _ESCAPE = re.compile(
     rb"\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(\\u[dD][89a-fA-F][0-9a-fA-F]{2})"
 )
 
-_MANY_FAULTS_BYTES = 65_536  # bytes of a body from which only the first invalid member of a list is reported
+_MANY_FAULTS_BYTES = 16_384  # bytes of a body from which only the first invalid member of a list is reported
 _MAX_PROBLEMS = 1_000
 _OWN_TEXT = "Value error, "  # pydantic writes this before the text of a validator's ValueError
 

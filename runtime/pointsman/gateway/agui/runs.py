@@ -85,7 +85,7 @@ async def run(
             caller,
             team,
             request_text(messages),
-            key=derived_key("agui", f"{body.thread_id} {idempotency_key or body.run_id}"),
+            key=derived_key("agui", body.thread_id, idempotency_key or body.run_id),
             correlation_id=None,
             files=await files_of(context, caller, messages),
         )
