@@ -1,6 +1,6 @@
 """The pictures of docs/dashboard.md: a made-up back office at work on the in-memory bus, seen through a real Chromium.
 
-python docs/images/make.py               write the pictures again
+python docs/images/make.py            write the pictures again
 python docs/images/make.py --serve    keep it running, to look at it in a browser of your own
 """
 

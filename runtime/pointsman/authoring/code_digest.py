@@ -20,8 +20,8 @@ def code_digest(*parts: object) -> str:
     """Return a digest of the code of functions and classes, and of plain values.
 
     The digest covers the whole file that defines a function or a class, because a function calls others of its file. It
-    also covers the place in the file, and plain values that a function encloses. It is equal in all processes with the
-    same code, on any machine.
+    also covers the place in the file, and plain values that a function encloses. The digest is equal in all processes
+    with the same code, on any machine.
 
     Args:
         *parts: Functions, classes and plain values. Other objects count by their class.

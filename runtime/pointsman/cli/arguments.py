@@ -229,7 +229,9 @@ def parse_request(command: str, team: str, words: Sequence[str], input_json: str
         ConfigurationError: The request is missing, given twice or not valid.
     """
     if words and input_json is not None:
-        raise ConfigurationError("the request is given twice, as TEXT and with --input-json; leave out one of them")
+        raise ConfigurationError(
+            "the request is given twice, as TEXT and with --input-json; remove TEXT or --input-json"
+        )
     if input_json is not None:
         value = parse_json((read_stdin() if input_json == "-" else input_json).encode())
         if not isinstance(value, dict):

@@ -52,7 +52,7 @@ def grant_of(
 
 
 async def refused_rights(settings: Settings, grant: Grant) -> list[RefusedRight]:
-    """Try each right of a grant with a message that nothing stores and no request that anything carries out.
+    """Try each right of a grant with messages that no stream stores and requests that the broker refuses.
 
     Args:
         settings: The settings of the connection.

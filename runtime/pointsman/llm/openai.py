@@ -38,8 +38,8 @@ _ONLY_WITH_CALLS: Final = ("reasoning_content", "reasoning")
 class OpenAIServer(ProviderModel):
     """A model of a server that speaks one of OpenAI's APIs.
 
-    The server is `base_url`, `OPENAI_BASE_URL` or OpenAI's own; the key `api_key` or `OPENAI_API_KEY`. A server
-    behind a base URL that needs no key gets no key.
+    The server is `base_url`, `OPENAI_BASE_URL` or OpenAI's own; the key `api_key` or `OPENAI_API_KEY`. No key is sent
+    to a base URL that works without a key.
     """
 
     provider = "openai"

@@ -27,10 +27,10 @@ __all__ = [
 ]
 
 MIN_ANSWER_TOKENS: Final = 16
-"""Fewest tokens of room for an answer: OpenAI's responses take no smaller bound, and a shorter answer has no use."""
+"""Fewest tokens for an answer: OpenAI's responses accept no smaller limit, and shorter answers are useless."""
 MIN_CALL_TOKENS: Final = 64
-"""Fewest tokens of room for an answer with tools or an output schema: names, quotes and braces around one short value
-take some 20 to 50, and an answer that is cut off within them is paid for without use."""
+"""Fewest tokens for an answer with tools or an output schema. Names, quotes and braces around one short value
+need 20 to 50 tokens. An answer that is cut off in them costs money without use."""
 
 _LETTERS_PER_TOKEN: Final = 3
 """English prose has four and more, JSON and code about three: the text of a call is a mixture of these."""

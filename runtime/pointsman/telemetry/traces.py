@@ -94,7 +94,7 @@ class SpanSink(Protocol):
         ...
 
     def reject(self) -> None:
-        """Count a span as lost: the span was not made because the destination would not have accepted the span."""
+        """Count a span as lost. The span was not made, because its destination is closed."""
         ...
 
 
@@ -238,8 +238,8 @@ def reserve_context(parent: TraceContext | None = None) -> TraceContext:
         parent: The parent of the span. Default: the span is the root of a new trace.
 
     Returns:
-        The context. While tracing is off, `parent` itself, so that no span becomes the child of a span that will never
-        exist, or the context of a new trace that is not sampled.
+        The context. While tracing is off, the context is `parent`, so that no span becomes the child of a missing span.
+        Without a parent, the context is a new trace that is not sampled.
     """
     tracer = _tracer
     if parent is not None:

@@ -42,8 +42,8 @@ class _LazyModule(ModuleType):
         return self._lazy_load(name)
 
     def _lazy_load(self, name: str) -> Any:
-        # The placeholders of the group are removed from sys.modules before a module of the group is loaded: modules of
-        # one package import each other, and a module beneath a placeholder would be loaded twice.
+        # The placeholders of the group are removed from sys.modules before a module of the group is loaded. Modules of
+        # one package import each other, and a module below a placeholder would be loaded twice.
         for module, placeholder in self._lazy_group.items():
             if sys.modules.get(module) is placeholder:
                 del sys.modules[module]

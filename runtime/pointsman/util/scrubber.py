@@ -32,7 +32,7 @@ _KEYED_SECRET: Final = re.compile(
     rf"(?i)(\\?[\"'](?:[\w.-]{{0,40}}[._-])?{_KEYS}(?:[._-][\w.-]{{0,40}})?\\?[\"']\s*:\s*)(\\?[\"'])"
     r"(?:\\[\s\S]|[^\\])*?(?=\2|\\?\Z)"
 )
-# A header, or a line of settings. The value must have a digit and a letter, so that no sentence and no count matches.
+# A header, or a line of settings. The value must have a digit and a letter, so that sentences and counts do not match.
 _HEADER_SECRET: Final = re.compile(
     r"(?i)((?:api[_-]?key|password|passwd|secret):[ \t]+)(?=[^\s\d]*\d)(?=[^\sa-z]*[a-z])[^\s,;}]+"
 )

@@ -14,7 +14,7 @@ __all__ = ["find_conflicts"]
 _MAX_VALUE_CHARS = 60
 """Longest text that is a value and not prose, in characters: two agents never write equal sentences."""
 _PER_AGENT_FIELDS = frozenset({"confidence", "summary"})
-"""Fields about the agent itself: its confidence and its wording. Different values do not contradict each other."""
+"""Fields about the agent itself: its confidence and its wording. Such fields may differ without a conflict."""
 
 
 def find_conflicts(outputs: Mapping[str, JsonValue]) -> tuple[str, ...]:

@@ -79,5 +79,5 @@ async def announce_periodically(
             if not silent:
                 _log.warning("card_announce_failed", error=str(error), hint="the card is announced again")
             silent = True
-        # A try waits while the broker is unavailable, so the cards are back as soon as the broker is.
+        # A try waits while the broker is unavailable, so the cards are published as soon as the broker is available.
         await clock.sleep(_RETRY_PAUSE_S if silent else heartbeat)

@@ -202,7 +202,7 @@ class RetentionJob:
             _log.info("retention_applied", stream=self._bus.stream_name(stream), subject=subject, messages=over)
 
     async def _ended_at(self, subject: str) -> datetime:
-        """Return the end of a message's workflow: never if it has a log and no outcome; long ago if it has neither.
+        """Return the end of a message's workflow: never for a log without an outcome; long ago without a log.
 
         Each run reads the end of a workflow once, because many messages belong to one workflow.
         """

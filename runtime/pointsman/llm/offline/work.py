@@ -176,7 +176,7 @@ def _incomplete_reason(
 
 
 def _unmatched_text(tools: Sequence[ToolSpec], task: TaskPrompt, outcomes: Sequence[_CallResult]) -> str:
-    """Return a note on the words of the task that no tool and no result has, if they are at least half; else empty."""
+    """Return a note if at least half of the task's words are in no tool and no result; else empty."""
     if not outcomes:
         return ""
     said = [f"{tool.name} {tool.description} {' '.join(_tool_hints(tool))}" for tool in tools]

@@ -80,7 +80,7 @@ class ExportGate:
         return (self._has_failed or (self._export_started is not None and self._is_stuck())) and not self.is_open()
 
     def reject(self) -> None:
-        """Count a lost item: the queue had no room, or the item was not made because the queue had no room."""
+        """Count a lost item. The queue was full, when the item was made or before."""
         self._dropped(1, offered=1)
         if not self._was_full and not self._has_failed:
             self._was_full = True
