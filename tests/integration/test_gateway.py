@@ -337,10 +337,9 @@ async def test_errors_are_problems(client: httpx2.AsyncClient) -> None:
         ("POST", "/v1/schedules", {"json": {"name": "a", "team": "crew", "input": [1], "cron": "0 9 * * *"}},
          "body.input: text that is not empty, or an object, is expected"),
         ("POST", "/v1/batches", {"json": {"team": "crew", "inputs": ["a", "", 5]}},
-         "the body is no batch: inputs.1: text that is not empty, or an object, is expected; "
-         "inputs.2: text that is not empty, or an object, is expected"),
+         "the body is not a batch: inputs.1: text that is not empty, or an object, is expected"),
         ("POST", "/v1/batches", {"json": {"team": "crew", "inputs": "mine"}},
-         "the body is no batch: inputs: a list of requests, or the id of an upload, is expected"),
+         "the body is not a batch: inputs: a list of requests, or the id of an upload, is expected"),
         ("POST", "/v1/workflows/wf_1/cancel", {},
          "body: the body is empty; send a JSON object, such as {}, with the header Content-Type: application/json"),
         ("POST", "/v1/workflows", {"data": {"team": "crew"}},
