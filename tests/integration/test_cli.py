@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import re
 import urllib.request
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -179,7 +180,7 @@ async def test_failed_workflow_is_resumed_and_watched_to_its_second_end(shell: S
         failed = await shell("submit", "crew", "hello")
         (listed,) = (await shell.json("list")).lines
         workflow = listed["workflow_id"]
-    assert f"`pointsman resume {workflow}` does the failed tasks again" in failed.err
+    assert re.search(f"`pointsman resume {workflow} --url .*` does the failed tasks again", failed.err)
 
     async with factory.team(TEAM, [planner_of(TASKS[0]), synthesizer, echo("a")], on=shell.settings):
         resumed = await shell("resume", workflow[:12], "--reason", "mended")
@@ -217,7 +218,7 @@ async def test_dead_letter_of_a_request_explains_its_replay(shell: Shell) -> Non
         (again,) = (await shell.json("dead", "list")).lines
 
     said = " ".join(told.out.split())
-    assert f"`pointsman dead replay {letter['id']}` sends the request again unchanged, as a new workflow" in said
+    assert re.search(f"`pointsman dead replay {letter['id']} .*` sends the request again unchanged, as a new", said)
     assert "--as-new" not in said
     assert (replayed.code, replayed.lines[0]["action"]) == (0, "request")
     assert again["id"] != letter["id"]

@@ -51,7 +51,7 @@ def test_wrong_use_is_named(tmp_path: Path) -> None:
         dashboard_user("anna")
     with pytest.raises(ConfigurationError, match="no user 'anna'"):
         dashboard_user("anna", file=tmp_path / "none.json", remove=True)
-    with pytest.raises(ConfigurationError, match="no file of users"):
+    with pytest.raises(ConfigurationError, match="is not a file of users"):
         dashboard_user("anna", file=broken)
     with pytest.raises(ConfigurationError, match="dashboard-user"):
         Users.load(None, str(broken))
