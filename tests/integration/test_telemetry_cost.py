@@ -28,7 +28,7 @@ _TASKS: list[dict[str, Any]] = [
 _AGENTS = [planner_of(*_TASKS), echo("a"), echo("b"), synthesizer]
 _WARM_UP, _COUNTED = 5, 20  # workflows
 _NO_COLLECTOR = "http://127.0.0.1:9"
-_WITH, _AWAY = 1.25, 1.17
+_WITH, _AWAY = 1.29, 1.21
 """Largest ratio of the calls with telemetry to the calls without. The measured ratios were 1.20 and 1.11."""
 
 
