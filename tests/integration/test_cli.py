@@ -22,6 +22,7 @@ from support.waiting import until
 from typer.testing import CliRunner
 
 from pointsman.authoring.agent import Agent, agent
+from pointsman.bus.jetstream.bus import JetStreamBus
 from pointsman.cli.app import app
 from pointsman.client.client import Client
 from pointsman.errors import TaskError
@@ -234,6 +235,23 @@ async def test_a_namespace_that_is_not_there_is_not_made_by_looking(shell: Shell
         assert run.code == (1 if command == ("doctor",) else 3)
         assert "there is no namespace" in (run.out + run.err)
         assert shell.settings.namespace in (run.out + run.err).replace(other.settings.namespace, "")
+
+
+async def test_similar_namespaces_are_named_first(bus: JetStreamBus, settings: Settings) -> None:
+    for number in range(12):
+        await bus.api(
+            f"STREAM.CREATE.{settings.namespace}_{number}",
+            {"name": f"{settings.namespace}_{number}", "subjects": [f"0{number}{settings.namespace}.handoff.x"]},
+        )
+    missing = Shell(settings.model_copy(update={"namespace": f"{settings.namespace}x"}))
+
+    run = await missing("list")
+    for number in range(12):
+        await bus.api(f"STREAM.DELETE.{settings.namespace}_{number}")
+
+    named = run.err.partition("there is: ")[2]
+    assert named.startswith(settings.namespace)
+    assert re.search(r"^([^,]+, ){9}[^,]+ and \d+ more$", named.strip())
 
 
 async def test_discard_asks_first_and_then_removes(shell: Shell, settings: Settings) -> None:

@@ -45,7 +45,7 @@ COMMANDS: Mapping[str, Entry | Group] = {
     "gateway": Group(
         "Serve teams over HTTP, and manage API keys.",
         {
-            "run": Entry("gateway:gateway", "Serve teams over HTTP until Ctrl-C, the default command."),
+            "run": Entry("gateway:gateway", "Serve teams over HTTP until Ctrl-C. This is the default."),
             "keys": Group(
                 "Create, list and revoke API keys.",
                 {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
 from typing import Any, NamedTuple
 
 from pointsman.bus.jetstream.protocol import (
@@ -28,6 +29,7 @@ _log = structlog.get_logger(__name__)
 
 TOMBSTONE_TTL_S = 60.0  # seconds that the registry keeps a tombstone, for watchers that were disconnected
 _DAY_S = 86_400.0
+_MAX_NAMED = 10  # namespaces that an error names
 _DELIVERY_DAYS = 7  # longer than the retries of a delivery, see Settings.webhook_retries
 _CONSUMER_ADVISORY = "$JS.EVENT.ADVISORY.CONSUMER"
 _ASYNC_PERSIST = "async"  # nats-server's name for a stream that answers before it has written
@@ -114,7 +116,7 @@ async def ensure_streams(
                     raise NotFoundError(
                         f"the namespace {subjects.namespace!r} lacks its stream {name}; `pointsman up` creates it"
                     )
-                there = ", ".join(await _namespaces(bus)) or "none yet: `pointsman up` makes one"
+                there = await _others(bus, subjects.namespace) or "none yet: `pointsman up` makes one"
                 where = f"{settings.servers}{f', in the JetStream domain {domain!r}' if domain else ''}"
                 raise NotFoundError(
                     f"there is no namespace {subjects.namespace!r} at {where}; there is: {there}"
@@ -352,8 +354,11 @@ def check_compatible(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> Non
             )
 
 
-async def _namespaces(bus: Connection) -> list[str]:
-    """Return the namespaces with a work stream at this broker."""
-    answer = await bus.api("STREAM.LIST", {"offset": 0})  # the first 256 streams: enough for a hint
-    configs = [stream["config"] for stream in answer.get("streams") or ()]
-    return sorted(config["subjects"][0].split(".")[0] for config in configs if config["name"].endswith("_WORK"))
+async def _others(bus: Connection, missing: str) -> str:
+    """Return the namespaces at this broker, those with a similar name first."""
+    answer = await bus.api("STREAM.LIST", {"offset": 0, "subject": "*.handoff.>"})  # the first 256: enough for a hint
+    found = sorted(stream["config"]["subjects"][0].split(".")[0] for stream in answer.get("streams") or ())
+    similar = get_close_matches(missing, found, _MAX_NAMED)
+    named = [*similar, *(name for name in found if name not in similar)][:_MAX_NAMED]
+    more = len(found) - len(named)
+    return ", ".join(named) + (f" and {more} more" if more else "")
