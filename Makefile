@@ -22,8 +22,8 @@ venv: $(STAMP)  ## create .venv with all dependencies
 demo: $(STAMP)  ## run a team on an embedded broker; needs no key
 	$(BIN)/pointsman demo
 
-# Three workers on two cores: the tests wait for processes nearly half of the time.
-PYTEST_ARGS ?= -n 3 --dist worksteal
+# Four workers on two cores: the tests wait for processes more than half of the time.
+PYTEST_ARGS ?= -n 4 --dist worksteal
 test: check  ## run all checks, then all tests
 	$(BIN)/pytest $(PYTEST_ARGS)
 

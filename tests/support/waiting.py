@@ -13,7 +13,7 @@ __all__ = ["in_time", "until"]
 T = TypeVar("T")
 
 
-async def until(what: Callable[[], Awaitable[Any] | Any], *, seconds: float = 10.0) -> Any:
+async def until(what: Callable[[], Awaitable[Any] | Any], *, seconds: float = 20.0) -> Any:
     """Return the first true value of `what()`. Raises `TimeoutError` after `seconds`."""
     async with asyncio.timeout(seconds):
         while True:
