@@ -7,7 +7,7 @@ import itertools
 import time
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from random import Random
@@ -27,6 +27,7 @@ __all__ = ["TEAM", "Load", "Report", "percentile"]
 
 TEAM = "crew"
 _AGAIN = 0.2  # seconds between two tries to submit while the broker is away
+_LEADER_TIMEOUT_S = 60.0
 
 
 def percentile(values: Sequence[float], part: float) -> float:
@@ -173,12 +174,22 @@ class Load:
         consumers += [agent_consumer(subjects, name) for name in ("planner", "worker", "synthesizer")]
         for name, kind, _ in consumers:
             stream = client.bus.stream_name(kind)
-            info = await client.bus.api(f"CONSUMER.INFO.{stream}.{name}")
+            info = await _ask(client.bus, f"CONSUMER.INFO.{stream}.{name}")
             given = info["delivered"]["consumer_seq"]
             wanted = {"subjects_filter": info["config"]["filter_subject"]}
-            held = await client.bus.api(f"STREAM.INFO.{stream}", wanted)
+            held = await _ask(client.bus, f"STREAM.INFO.{stream}", wanted)
             distinct = sum(held["state"].get("subjects", {}).values()) - info["num_pending"]
             report.redeliveries += max(0, given - distinct)
+
+
+async def _ask(bus: JetStreamBus, verb: str, payload: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Ask until a leader answers: after a kill, a stream or a consumer of a cluster has no leader for some seconds."""
+    async with asyncio.timeout(_LEADER_TIMEOUT_S):
+        while True:
+            try:
+                return await bus.api(verb, payload)
+            except BusUnavailableError:
+                await asyncio.sleep(_AGAIN)
 
 
 def _next_after(blow: float, moments: Sequence[float]) -> list[float]:
