@@ -343,7 +343,8 @@ class DeadLetters:
             correlation_id=started.correlation_id,
             causation_id=content.id,
         )
-        subject = self._subjects.request(started.team, started.caller or self._user)
+        caller = started.caller if started.parent is None else ""  # a team is not a user
+        subject = self._subjects.request(started.team, caller or self._user)
         await publish_with_retry(self._bus, subject, dump(request), encode(envelope))
         return workflow_id_for(subject, request_id, self._source)
 

@@ -19,7 +19,7 @@ from pointsman.errors import NotFoundError, UndecodableEventError
 from pointsman_schemas.envelope import Envelope, decode, encode
 from pointsman_schemas.events import AttemptError, Control, DeadLetter, Request
 from pointsman_schemas.ids import derive_id, workflow_id_for
-from pointsman_schemas.log import TaskReopened
+from pointsman_schemas.log import Parent, TaskReopened, WorkflowStarted
 from pointsman_schemas.strict_json import dump, parse
 from pointsman_schemas.subjects import Subjects
 
@@ -234,6 +234,22 @@ async def test_a_handoff_of_an_ended_workflow_is_refused_and_kept(bus: MemoryBus
         await letters.replay(await letters.get("d1"))
 
     assert len(await letters.list()) == 1
+
+
+async def test_as_new_sends_a_handoff_to_a_team_as_a_request_of_the_operator(
+    bus: MemoryBus, letters: DeadLetters
+) -> None:
+    begun, *others = completed()
+    assert isinstance(begun, WorkflowStarted)
+    parent = Parent(team="parent", workflow_id="wf_1", task_id="t1", attempt=1, return_to="r", deadline=begun.deadline)
+    await store(bus, begun.model_copy(update={"caller": "team:parent", "parent": parent}), *others)
+    await bury(bus)
+    await bus.registry.announce(echo("fitter").card.model_copy(update={"instance": "i1"}))
+
+    await letters.replay(await letters.get("d1"), as_new=True)
+
+    (sent,) = await all_of(bus, f"pointsman.request.{TEAM}.*")
+    assert sent.subject.rpartition(".")[2] != "ada"
 
 
 async def test_as_new_sends_the_workflows_own_request_again(bus: MemoryBus, letters: DeadLetters) -> None:
