@@ -50,13 +50,13 @@ def on_result(decision: Decision, received: ResultReceived) -> None:
             decision, received, "other_workflow", f"the result belongs to the workflow {result.workflow_id}"
         )
     task = state.tasks.get(result.task_id)
-    if task is not None and task.status is TaskStatus.WAITING:  # its plan is new: the handoff is still in a queue
-        start_ready_tasks(decision)
-        task = decision.state.tasks[result.task_id]
     if task is None:
         return _ignore_result(decision, received, "unknown_task", "the workflow has no such task")
     if task.event_id == received.event_id:
-        return None  # a redelivery
+        return None  # a redelivery: it leaves no entry, so it must have no effect on the order of entries
+    if task.status is TaskStatus.WAITING:  # its plan is new: the handoff is still in a queue
+        start_ready_tasks(decision)
+        task = decision.state.tasks[result.task_id]
     if task.agent != result.agent:
         return _ignore_result(decision, received, "other_agent", f"the task was handed to {task.agent}")
     if task.attempt != result.attempt or not task.active:

@@ -78,6 +78,24 @@ def test_resumed_workflow_does_only_its_open_tasks_again() -> None:
     assert decided_again(story) == []
 
 
+def test_a_redelivered_result_beside_a_resume_does_not_change_the_order_of_entries() -> None:
+    """A redelivered result leaves no entry, so a replay of the log does not know of the result."""
+    story = WorkflowDriver(retry=ONCE, limits=Limits(replans=0)).planned(task("a"), task("b"))
+    story.complete_task("a")
+    failed = story.result("b", error=failure())
+    story.decide_and_apply(failed)
+    story.complete_task("synthesis", {"answer": "half of it"})
+
+    story.decide_and_apply(
+        ControlReceived("resume-1", Control(action="resume", round=1), "ops"),
+        failed,
+        ControlReceived("tell-1", Control(action="tell", text="hurry"), "ops"),
+    )
+
+    assert story.statuses()["b"] == "running"
+    assert decided_again(story) == []
+
+
 def test_outcome_of_each_round_has_an_id_of_its_own() -> None:
     story = partial()
     first = next(message.id for message in messages(story.state) if isinstance(message.event, Outcome))
