@@ -17,7 +17,7 @@ from support.waiting import until
 from pointsman.authoring.agent import Agent
 from pointsman.bus.jetstream.bus import JetStreamBus
 from pointsman.client.client import Client, Workflow
-from pointsman.engine.operations.dead_letters import DeadLetterEntry
+from pointsman.engine.operations.dead_letter_entry import DeadLetterEntry
 from pointsman.engine.supervisor import acknowledger
 from pointsman.ports.bus import StreamKind
 from pointsman.settings import Settings

@@ -9,7 +9,8 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from pointsman.engine.log.reader import read_commit
-from pointsman.engine.operations.dead_letters import DeadLetters, NotReplayableError
+from pointsman.engine.operations.dead_letter_replay import NotReplayableError
+from pointsman.engine.operations.dead_letters import DeadLetters
 from pointsman.engine.operations.resume import NotResumableError, resume_workflow
 from pointsman.errors import BusUnavailableError, ContractError, NotFoundError
 from pointsman.ports.bus import StoredMessage

@@ -14,7 +14,8 @@ import pytest
 from pointsman.bus.memory.bus import MemoryBroker, MemoryBus
 from pointsman.core.evolve import fold_entries
 from pointsman.engine.log.workflow_log import WorkflowLog
-from pointsman.engine.operations.dead_letters import DeadLetters, NotReplayableError
+from pointsman.engine.operations.dead_letter_replay import NotReplayableError
+from pointsman.engine.operations.dead_letters import DeadLetters
 from pointsman.engine.supervisor.engine import SupervisorEngine
 from pointsman.errors import BusUnavailableError, ConflictError, PublishOutcomeUnknownError
 from pointsman.ports.bus import StoredMessage, StreamKind

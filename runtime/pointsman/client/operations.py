@@ -17,7 +17,8 @@ from pointsman.engine.operations.archive_export import export_workflow
 from pointsman.engine.operations.archive_import import import_workflow
 from pointsman.engine.operations.audit import AuditRecord, read_audit
 from pointsman.engine.operations.circuits import load_circuits
-from pointsman.engine.operations.dead_letters import DeadLetterEntry, DeadLetters, ReplayResult
+from pointsman.engine.operations.dead_letter_entry import DeadLetterEntry
+from pointsman.engine.operations.dead_letters import DeadLetters, ReplayResult
 from pointsman.engine.operations.forget import ForgetResult, WorkflowRunsError, forget_workflow
 from pointsman.engine.operations.messages import MessageRefusedError, TellResult, tell_workflow
 from pointsman.engine.operations.questions import AnswerResult, answer_question

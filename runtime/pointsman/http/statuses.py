@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pointsman.batches.rows import RowsRefusedError, TooLargeRowsError
 from pointsman.batches.service import BatchConflictError
 from pointsman.engine.log.reader import ImportedLogError
-from pointsman.engine.operations.dead_letters import NotReplayableError
+from pointsman.engine.operations.dead_letter_replay import NotReplayableError
 from pointsman.engine.operations.messages import MessageRefusedError
 from pointsman.engine.operations.resume import NotResumableError
 from pointsman.errors import (

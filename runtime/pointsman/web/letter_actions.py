@@ -9,7 +9,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from pointsman.client.client import Client
-from pointsman.engine.operations.dead_letters import MAX_CONCURRENT_REPLAYS, DeadLetterEntry, NotReplayableError
+from pointsman.engine.operations.dead_letter_entry import DeadLetterEntry
+from pointsman.engine.operations.dead_letter_replay import NotReplayableError
+from pointsman.engine.operations.dead_letters import MAX_CONCURRENT_REPLAYS
 from pointsman.errors import ContractError, NotFoundError
 from pointsman.web import views
 from pointsman.web.auth import client_of

@@ -11,7 +11,7 @@ from pointsman.core.model.agent_health import Circuit
 from pointsman.core.views import trace
 from pointsman.core.views.formatting import request_text
 from pointsman.core.views.trace_status import at_time
-from pointsman.engine.operations.dead_letters import DeadLetterEntry
+from pointsman.engine.operations.dead_letter_entry import DeadLetterEntry
 from pointsman.engine.process.agent_versions import group_by_name, live_revisions, mixed_queue, team_definitions
 from pointsman.errors import ContractError
 from pointsman.index.rows import AgentRecord

@@ -30,11 +30,9 @@ from pointsman.cli.support.session import Session, broker_command
 from pointsman.client.client import Client
 from pointsman.client.operations import Operations
 from pointsman.engine.log.reader import newest_commit
-from pointsman.engine.operations.dead_letters import (
-    MAX_CONCURRENT_REPLAYS,
-    DeadLetterEntry,
-    NotReplayableError,
-)
+from pointsman.engine.operations.dead_letter_entry import DeadLetterEntry
+from pointsman.engine.operations.dead_letter_replay import NotReplayableError
+from pointsman.engine.operations.dead_letters import MAX_CONCURRENT_REPLAYS
 from pointsman.errors import ConfigurationError, NotFoundError
 from pointsman_schemas.log import WorkflowEnded
 

@@ -19,7 +19,7 @@ from pointsman.core.views import timeline
 from pointsman.core.views.formatting import format_dollars, format_seconds, format_usage, request_text
 from pointsman.core.views.trace import TraceNode, build_trace
 from pointsman.core.views.trace_status import WAITING_FOR_AGENT, WAITING_FOR_RETRY, at_time
-from pointsman.engine.operations.dead_letters import DeadLetterEntry
+from pointsman.engine.operations.dead_letter_entry import DeadLetterEntry
 from pointsman_schemas.events import DeadLetter, Gap, Outcome, Progress, Question
 from pointsman_schemas.log import (
     Entry,

@@ -12,7 +12,7 @@ from pointsman.core.views.trace import child_workflows
 from pointsman.engine.log.reader import is_outcome, newest_commit, round_of_outcome
 from pointsman.engine.operations.archive import Archive, Record, archived_subjects
 from pointsman.engine.operations.archive_reader import commits_of
-from pointsman.engine.operations.dead_letters import read_dead_letter
+from pointsman.engine.operations.dead_letter_entry import read_dead_letter
 from pointsman.errors import ContractError, NotFoundError
 from pointsman.ports.bus import Bus, StoredMessage, StreamKind
 from pointsman_schemas.subjects import Subjects

@@ -1,112 +1,29 @@
-"""Dead letters, the events that could not be processed: list them, replay them once, or discard them.
-
-| The letter's event | Effect of a replay |
-|---|---|
-| a request | publishes it again unchanged, as a new workflow, under an id that follows from the letter |
-| a handoff, its workflow running | asks the supervisor to reopen the task: a new attempt, the same idempotency key |
-| a handoff, its workflow ended | is refused: resume the workflow; `as_new` sends the request as a new workflow |
-| a result or a control, its workflow running | publishes the event again |
-
-Every new id follows from the id of the letter. So two replays of one letter make one workflow, or one new attempt.
-
-The broker binds the origin in the subject of a letter to its publisher, and nothing in its body. A worker may publish
-letters of its agent. So a replay sends only what this origin can have received: requests, controls and results of the
-team, and tasks that were handed to the agent.
-"""
+"""Dead letters, the events that could not be processed: list them, replay them once, or discard them."""
 
 from __future__ import annotations
 
-import asyncio
-import base64
-import binascii
-from collections.abc import AsyncIterator, Mapping
-from contextlib import aclosing, suppress
+from collections.abc import AsyncIterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
-from pydantic import JsonValue
-
 from pointsman.clock import SystemClock
-from pointsman.engine.log.reader import (
-    as_async_generator,
-    check_not_imported,
-    imported_from,
-    newest_commit,
-    read_commit,
-    read_entries,
-    read_workflow_started,
-)
-from pointsman.engine.log.requests import workflow_of_request
 from pointsman.engine.operations.audit import store_audit
-from pointsman.engine.process.dead_lettering import stream_of
+from pointsman.engine.operations.dead_letter_entry import DeadLetterEntry, read_dead_letter
+from pointsman.engine.operations.dead_letter_replay import DeadLetterReplay
 from pointsman.engine.process.retrying import publish_with_retry
-from pointsman.errors import ConflictError, ContractError, NotFoundError, PointsmanError, UndecodableEventError
-from pointsman.ports.bus import Bus, StoredMessage
+from pointsman.errors import ConflictError, ContractError, NotFoundError
+from pointsman.ports.bus import Bus
 from pointsman.ports.clock import Clock
-from pointsman_schemas.envelope import Envelope, decode, encode, read_identity
-from pointsman_schemas.events import Audit, Control, DeadLetter, Event, Request, Result
-from pointsman_schemas.ids import derive_id, workflow_id_for
-from pointsman_schemas.log import BudgetAwaited, RetryScheduled, TaskDispatched, TaskReopened, WorkflowEnded
-from pointsman_schemas.strict_json import compact_json, dump, parse, parse_json
+from pointsman_schemas.events import Audit, DeadLetter
+from pointsman_schemas.ids import derive_id
 from pointsman_schemas.subjects import Subjects
 
-__all__ = [
-    "MAX_CONCURRENT_REPLAYS",
-    "DeadLetterEntry",
-    "DeadLetters",
-    "NotReplayableError",
-    "ReplayResult",
-    "read_dead_letter",
-]
+__all__ = ["MAX_CONCURRENT_REPLAYS", "DeadLetters", "ReplayResult"]
 
 MAX_CONCURRENT_REPLAYS = 16
 """Letters that are processed at a time: a replay waits for a supervisor, and replays need not wait for each other."""
-
-_INPUT_KINDS = ("result", "control")  # a workflow arms its own timers again
-_MAX_SHOWN_CHARS = 100_000  # characters of an unreadable body that `decoded` repeats
-
-
-class NotReplayableError(PointsmanError):
-    """The dead letter cannot be replayed in this way. The message has the reason and the next step."""
-
-    kind = "not_replayable"
-
-
-@dataclass(frozen=True, slots=True)
-class DeadLetterEntry:
-    """A dead letter in its stream.
-
-    Attributes:
-        sequence: The sequence in the dead-letter stream.
-        subject: The subject of the dead letter.
-        content: The dead letter.
-    """
-
-    sequence: int
-    subject: str
-    content: DeadLetter
-    imported_from: str | None = None
-    """The namespace from which the letter was imported; None for a letter of this namespace."""
-
-    @property
-    def body(self) -> bytes:
-        """The original event's body. Raises `UndecodableEventError` if the letter does not hold base64."""
-        try:
-            return base64.b64decode(self.content.body, validate=True)
-        except (binascii.Error, ValueError) as error:
-            raise UndecodableEventError(
-                f"dead letter {self.content.id} does not hold its body in base64: {error}"
-            ) from None
-
-    @property
-    def decoded(self) -> JsonValue:
-        """The body as JSON data, or as text if the body is not JSON: the form that a person wants to see."""
-        body = self.body
-        try:
-            return parse_json(body)
-        except ContractError:
-            return body.decode("utf-8", "replace")[:_MAX_SHOWN_CHARS]
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,9 +66,8 @@ class DeadLetters:
         self._bus = bus
         self._subjects = subjects
         self._user = user
-        self._source = subjects.source("client", "dead-letters")
         self._clock: Clock = clock or SystemClock()
-        self._reopen_timeout = patience
+        self._replay = DeadLetterReplay(bus, subjects, user, self._clock, patience)
 
     async def list(
         self,
@@ -227,265 +143,12 @@ class DeadLetters:
             was imported, or the agent of a task is not live.
             NotFoundError: The workflow has no log.
         """
-        content = letter.content
-        if letter.imported_from is not None:
-            raise NotReplayableError(
-                f"dead letter {content.id} was imported from the namespace {letter.imported_from!r}, for reading: "
-                "replay it there; `pointsman dead discard` removes it here"
-            )
-        kind = self._subjects.kind_of(content.subject)
-        await self._check_origin(content, kind)
-        if kind == "request":
-            action, workflow = "request", await self._replay_request(letter)
-        elif as_new:
-            action, workflow = (
-                "request",
-                await self._resubmit_request(content, task=kind not in _INPUT_KINDS and not keep),
-            )
-        elif kind == "handoff" or (kind == "schedule" and content.task_id):
-            action, workflow = "task", await self._reopen_task(content)
-        elif kind in _INPUT_KINDS:
-            action, workflow = "event", await self._publish_event(letter)
-        else:
-            raise NotReplayableError(
-                f"dead letter {content.id} came from {content.subject!r}; only requests, handoffs, results and "
-                "controls of this namespace can be replayed; `pointsman dead discard` removes it"
-            )
-        await self._store_audit("replay", content)
-        return ReplayResult(content.id, action, workflow, removed=not keep and await self._remove(letter))
-
-    async def _check_origin(self, content: DeadLetter, kind: str) -> None:
-        """Refuse a letter about a message that its origin cannot have received.
-
-        Raises:
-            NotReplayableError: The message was sent to another team or agent, or belongs to another workflow.
-        """
-        tokens = content.subject.split(".")[2:]
-        match kind:
-            case "request":
-                own = tokens[:1] == [content.origin]
-            case "control":
-                own = tokens[:2] == [content.origin, content.workflow_id]
-            case "result":
-                own = tokens[:1] + tokens[2:3] == [content.origin, content.workflow_id]
-            case "handoff" | "schedule":
-                own = await self._was_handed(content)
-            case _:
-                return  # is not replayed
-        if not own:
-            raise NotReplayableError(
-                f"dead letter {content.id} is of {content.origin}, and {content.subject!r} is not a subject on which "
-                f"{content.origin} receives messages of its workflow: a program with the rights of {content.origin} "
-                "may have forged it; `pointsman dead discard` removes it"
-            )
-
-    async def _was_handed(self, content: DeadLetter) -> bool:
-        """Return True if the task of a letter was handed to the origin, or to no agent."""
-        if content.workflow_id is None or content.task_id is None:
-            return True  # is not replayed
-        entries = await read_entries(self._bus, self._subjects, content.workflow_id)
-        attempts = [each for each in entries if isinstance(each, TaskDispatched | RetryScheduled | BudgetAwaited)]
-        agents = {each.agent for each in attempts if each.task_id == content.task_id}
-        return content.origin in agents or not agents
-
-    async def _replay_request(self, letter: DeadLetterEntry) -> str:
-        """Publish the request under a new id, which follows from the letter.
-
-        Under its old id, the request would repeat its old workflow.
-
-        Returns:
-            The id of the new workflow.
-        """
-        content = letter.content
-        request_id = _request_id(content)
-        headers, body = self._with_event_id(content.headers, await self._full_body(letter), request_id, Request)
-        await publish_with_retry(self._bus, content.subject, body, headers)
-        return workflow_of_request(StoredMessage(content.subject, body, headers, 0, content.at))
-
-    async def _resubmit_request(self, content: DeadLetter, *, task: bool) -> str:
-        """Send the request of the letter's workflow again, as a new workflow. The log holds the caller's request.
-
-        The new workflow is the same for each replay of the letter. If the agent of its `task` is not live, nothing is
-        sent, because the new workflow would fail at once.
-
-        Returns:
-            The id of the new workflow.
-
-        Raises:
-            NotReplayableError: The log has no readable request, or the agent of the task is not live.
-        """
-        workflow = _workflow(content)
-        started = await read_workflow_started(self._bus, self._subjects, self._subjects.workflow_log(workflow))
-        if started.input == "":
-            raise NotReplayableError(
-                f"dead letter {content.id} belongs to workflow {workflow}, whose request could not be read, so "
-                "there is nothing to send again; correct the request and publish it again"
-            )
-        if task and content.origin not in {card.name for card in await self._bus.registry.cards()}:
-            raise NotReplayableError(
-                f"dead letter {content.id} is of agent {content.origin!r}, and none of that name is alive, so that a "
-                "new workflow may fail at once: nothing was sent, and the letter is kept; start the agent and replay "
-                "it again, or send it nevertheless with `pointsman dead replay --as-new --keep`"
-            )
-        request = Request(
-            input=started.input,
-            metadata=started.metadata,
-            budget=started.budget,
-            reply_to=started.reply_to,
-            deadline=max((started.deadline - started.at).total_seconds(), 1.0),
-        )
-        request_id = _request_id(content)
-        envelope = Envelope(
-            id=request_id,
-            type=Request.event_type,
-            source=self._source,
-            time=self._clock.now(),
-            correlation_id=started.correlation_id,
-            causation_id=content.id,
-        )
-        caller = started.caller if started.parent is None else ""  # a team is not a user
-        subject = self._subjects.request(started.team, caller or self._user)
-        await publish_with_retry(self._bus, subject, dump(request), encode(envelope))
-        return workflow_id_for(subject, request_id, self._source)
-
-    async def _reopen_task(self, content: DeadLetter) -> str:
-        workflow = _workflow(content)
-        team = await self._running_team(content, workflow)
-        if content.task_id is None:
-            raise NotReplayableError(
-                f"dead letter {content.id} names no task; `pointsman dead replay --as-new` sends the "
-                f"request of workflow {workflow} again"
-            )
-        name = derive_id("replay", content.id)
-        control = Control(action="replay", task_id=content.task_id, reason=f"dead letter {content.id}")
-        envelope = Envelope(
-            id=name,
-            type=Control.event_type,
-            source=self._source,
-            time=self._clock.now(),
-            subject=workflow,
-            causation_id=content.id,
-        )
-        subject = self._subjects.control(team, workflow, "replay", self._user, name)
-        with suppress(ConflictError):  # the letter was replayed before: the control exists and acts once
-            await publish_with_retry(self._bus, subject, dump(control), encode(envelope), expect=0)
-        await self._wait_until_reopened(content, self._subjects.log(team, workflow), name)
-        return workflow
-
-    async def _wait_until_reopened(self, content: DeadLetter, log: str, control: str) -> None:
-        """Wait until the log has the reopened task. Only then may the letter be removed.
-
-        A supervisor that restarts while the task still counts as failed would write the letter again.
-
-        Raises:
-            NotReplayableError: The workflow has ended, or the supervisor has not reopened the task in time.
-        """
-        with suppress(TimeoutError):
-            async with (
-                asyncio.timeout(self._reopen_timeout),
-                aclosing(as_async_generator(self._bus.follow("log", [log]))) as messages,
-            ):
-                async for stored in messages:
-                    for entry in read_commit(stored).entries:
-                        if isinstance(entry, TaskReopened) and entry.event_id == control:
-                            return
-                        if isinstance(entry, WorkflowEnded):
-                            raise NotReplayableError(_has_ended_message(content, entry))
-        raise NotReplayableError(
-            f"the supervisor was asked to reopen task {content.task_id} of {content.workflow_id} and has not done so "
-            f"within {self._reopen_timeout:g} s: it is not running, or the task is not failed any more; dead letter "
-            f"{content.id} is kept"
-        )
-
-    async def _publish_event(self, letter: DeadLetterEntry) -> str:
-        workflow = _workflow(letter.content)
-        await self._running_team(letter.content, workflow)
-        event_id = derive_id("replay", letter.content.id)
-        event = Result if self._subjects.kind_of(letter.content.subject) == "result" else Control
-        headers, body = self._with_event_id(letter.content.headers, await self._full_body(letter), event_id, event)
-        await publish_with_retry(self._bus, letter.content.subject, body, headers)
-        return workflow
-
-    def _with_event_id(
-        self, headers: Mapping[str, str], body: bytes, event_id: str, event: type[Event]
-    ) -> tuple[dict[str, str], bytes]:
-        """Return headers and body of the same event under another id, in the same CloudEvents mode.
-
-        An event without an id of its own becomes a CloudEvent in binary mode. The broker headers (`Nats-...`) of the
-        first publish are left out.
-        """
-        kept = {name: value for name, value in headers.items() if not name.lower().startswith("nats-")}
-        lower = {name.lower(): value for name, value in kept.items()}
-        if "ce-id" in lower:
-            return {name: event_id if name.lower() == "ce-id" else value for name, value in kept.items()}, body
-        if read_identity(kept, body).id:
-            with suppress(ContractError):
-                content = parse_json(body)
-                if isinstance(content, dict):
-                    return kept, compact_json({**content, "id": event_id})
-        envelope = Envelope(id=event_id, type=event.event_type, source=self._source, time=self._clock.now())
-        return {**encode(envelope), **kept}, body
-
-    async def _full_body(self, letter: DeadLetterEntry) -> bytes:
-        content = letter.content
-        if not content.truncated:
-            return letter.body
-        original = await self._bus.get(stream_of(self._subjects, content.subject), content.sequence or 0)
-        if original is None or original.subject != content.subject:
-            raise NotReplayableError(
-                f"dead letter {content.id} holds only the beginning of its event, and message {content.sequence} of "
-                f"{content.stream} was removed: publish the original again, or `pointsman dead discard {content.id}`"
-            )
-        return original.body
-
-    async def _running_team(self, content: DeadLetter, workflow: str) -> str:
-        newest = await newest_commit(self._bus, self._subjects, workflow)
-        check_not_imported(workflow, newest.imported_from)
-        for entry in newest.commit.entries:
-            if isinstance(entry, WorkflowEnded):
-                raise NotReplayableError(_has_ended_message(content, entry))
-        return newest.team
+        sent = await self._replay.send(letter, as_new=as_new, check_agent=not keep)
+        await self._store_audit("replay", letter.content)
+        return ReplayResult(letter.content.id, *sent, removed=not keep and await self._remove(letter))
 
     async def _matching(self, origin: str | None, workflow: str | None) -> AsyncIterator[DeadLetterEntry]:
         async for stored in self._bus.read("dead", self._subjects.dead_letters_for(origin=origin, workflow=workflow)):
             if stored.body:
                 with suppress(ContractError):  # a foreign message
                     yield read_dead_letter(stored)
-
-
-def read_dead_letter(stored: StoredMessage) -> DeadLetterEntry:
-    """Return the letter of a message of the dead-letter stream.
-
-    Raises:
-        ContractError: The message is not a dead letter.
-        UndecodableEventError: The message is not the letter that its subject names.
-    """
-    _, body = decode(stored.headers, stored.body)
-    content = parse(DeadLetter, body)
-    named, said = stored.subject.rsplit(".", 3)[1:], [content.origin, content.workflow_id or "none", content.id]
-    if named != said:
-        raise UndecodableEventError(
-            f"the dead letter speaks of origin, workflow and id {said}, and its subject of {named}; publish both alike"
-        )
-    return DeadLetterEntry(stored.sequence, stored.subject, content, imported_from(stored))
-
-
-def _has_ended_message(content: DeadLetter, end: WorkflowEnded) -> str:
-    return (
-        f"dead letter {content.id} belongs to workflow {content.workflow_id}, which has ended: {end.outcome.status}; "
-        f"`pointsman resume {content.workflow_id}` does its failed tasks again, `pointsman dead replay {content.id} "
-        "--as-new` sends its request again as a new workflow"
-    )
-
-
-def _workflow(content: DeadLetter) -> str:
-    if content.workflow_id is None:
-        raise NotReplayableError(
-            f"dead letter {content.id} from {content.subject!r} names no workflow, so no workflow can be resumed; "
-            "`pointsman dead discard` removes it"
-        )
-    return content.workflow_id
-
-
-def _request_id(content: DeadLetter) -> str:
-    return "replay-" + derive_id("replay", content.id)

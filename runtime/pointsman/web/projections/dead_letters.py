@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from pointsman.engine.log.reader import as_async_generator
-from pointsman.engine.operations.dead_letters import read_dead_letter
+from pointsman.engine.operations.dead_letter_entry import read_dead_letter
 from pointsman.errors import BusUnavailableError, ContractError
 from pointsman.index.projection import Projection
 from pointsman.ports.bus import Bus, StoredMessage

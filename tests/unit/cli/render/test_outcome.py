@@ -16,7 +16,7 @@ from pointsman.cli.render.tree import render_tree
 from pointsman.client.client import WorkflowEvent, WorkflowSummary
 from pointsman.core.views.formatting import format_seconds
 from pointsman.core.views.trace import build_trace
-from pointsman.engine.operations.dead_letters import DeadLetterEntry
+from pointsman.engine.operations.dead_letter_entry import DeadLetterEntry
 from pointsman_schemas.events import AttemptError, DeadLetter, Delta, Gap, Progress, Usage
 from pointsman_schemas.log import (
     AttemptFailed,

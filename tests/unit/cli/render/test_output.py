@@ -21,7 +21,7 @@ from pointsman.cli.render.output import (
     with_connection_options,
     write_json,
 )
-from pointsman.engine.operations.dead_letters import NotReplayableError
+from pointsman.engine.operations.dead_letter_replay import NotReplayableError
 from pointsman.errors import ConfigurationError
 from pointsman_schemas.events import Usage
 

@@ -20,7 +20,8 @@ from pointsman.engine.operations.archive import Archive, Record, flatten
 from pointsman.engine.operations.archive_export import export_workflow
 from pointsman.engine.operations.archive_import import WorkflowExistsError, import_workflow
 from pointsman.engine.operations.archive_reader import is_importable, read_archive
-from pointsman.engine.operations.dead_letters import DeadLetters, NotReplayableError
+from pointsman.engine.operations.dead_letter_replay import NotReplayableError
+from pointsman.engine.operations.dead_letters import DeadLetters
 from pointsman.engine.supervisor.stream_integrity import find_lost_work
 from pointsman.errors import BusUnavailableError, ConfigurationError, PublishOutcomeUnknownError
 from pointsman.ports.bus import StoredMessage, StreamKind

@@ -13,7 +13,8 @@ from support.factory import echo
 from support.history import START, TEAM, WORKFLOW, at, completed, ended, failing, store
 
 from pointsman.bus.memory.bus import MemoryBus
-from pointsman.engine.operations.dead_letters import DeadLetters, NotReplayableError
+from pointsman.engine.operations.dead_letter_replay import NotReplayableError
+from pointsman.engine.operations.dead_letters import DeadLetters
 from pointsman.engine.process.dead_lettering import stream_of
 from pointsman.errors import NotFoundError, UndecodableEventError
 from pointsman_schemas.envelope import Envelope, decode, encode

@@ -14,7 +14,8 @@ from support.waiting import until
 
 from pointsman.client.client import Client, Workflow
 from pointsman.engine.log.workflow_log import LogHead, WorkflowLog
-from pointsman.engine.operations.dead_letters import DeadLetterEntry, DeadLetters
+from pointsman.engine.operations.dead_letter_entry import DeadLetterEntry
+from pointsman.engine.operations.dead_letters import DeadLetters
 from pointsman.errors import ContractError
 from pointsman.ports.bus import StreamKind
 from pointsman_schemas.envelope import Envelope, encode, encode_structured
