@@ -116,8 +116,8 @@ def encode(envelope: Envelope) -> dict[str, str]:
         headers["ce-traceparent"] = envelope.origin_traceparent
     if envelope.traceparent is not None:
         headers["traceparent"] = envelope.traceparent
-    if envelope.extensions:
-        headers |= {f"ce-{name}": value for name, value in envelope.extensions.items()}
+    for name, value in envelope.extensions.items():
+        headers[f"ce-{name}"] = value
     every = "".join(headers.values())
     if not every.isascii() or every.encode().translate(None, _SAFE_BYTES):  # rare: then each value is checked
         headers = {name: _percent_encode(value) for name, value in headers.items()}
@@ -182,8 +182,8 @@ def decode(headers: Mapping[str, str] | None, body: bytes) -> tuple[Envelope | N
             f"the body at {place[:200]!r} could not be read from the object store: it has expired, is damaged, too "
             "large or in another bucket; the log event body_lost of the reader has the cause; publish the event again"
         )
-    content_type = lower["content-type"].strip().lower() if "content-type" in lower else ""
-    if content_type and content_type.startswith("application/cloudevents"):
+    content_type = lower.get("content-type", "").strip().lower()
+    if content_type.startswith("application/cloudevents"):
         return _decode_structured(lower, content_type, body)
     if "ce-specversion" not in lower and "ce-id" not in lower and "ce-type" not in lower:
         if content_type and not _is_json(content_type):
@@ -315,9 +315,9 @@ def _envelope(attributes: Mapping[str, str], lower: Mapping[str, str]) -> Envelo
         version = version and version[:80]
         raise UndecodableEventError(f"CloudEvents specversion is {version!r}; expected {_SPEC_VERSION!r}")
     for name in ("id", "type", "source"):
-        if name not in attributes or not attributes[name]:
+        if not attributes.get(name):
             raise UndecodableEventError(f"the CloudEvents attribute {name!r} is missing or empty; every event needs it")
-    if "datacontenttype" in attributes and not _is_json(attributes["datacontenttype"]):
+    if not _is_json(attributes.get("datacontenttype", _JSON_CONTENT_TYPE)):
         raise UndecodableEventError(
             f"datacontenttype is {attributes['datacontenttype'][:80]!r}; expected {_JSON_CONTENT_TYPE}"
         )
@@ -330,8 +330,8 @@ def _envelope(attributes: Mapping[str, str], lower: Mapping[str, str]) -> Envelo
         correlation_id=attributes.get("correlationid"),
         causation_id=attributes.get("causationid"),
         dataschema=attributes.get("dataschema"),
-        traceparent=_trace_header("traceparent", attributes, lower),
-        tracestate=_trace_header("tracestate", attributes, lower),
+        traceparent=_is_printable(lower.get("traceparent") or attributes.get("traceparent") or "") or None,
+        tracestate=_is_printable(lower.get("tracestate") or attributes.get("tracestate") or "") or None,
         origin_traceparent=attributes.get("traceparent"),
         extensions={
             name: value
@@ -339,12 +339,6 @@ def _envelope(attributes: Mapping[str, str], lower: Mapping[str, str]) -> Envelo
             if name not in _KNOWN_ATTRIBUTES and _EXTENSION_NAME.fullmatch(name)
         },
     )
-
-
-def _trace_header(name: str, attributes: Mapping[str, str], lower: Mapping[str, str]) -> str | None:
-    """Return the header of this hop, or the attribute of the event's origin."""
-    value = lower.get(name) or attributes.get(name)
-    return (_is_printable(value) or None) if value else None
 
 
 def _is_json(content_type: str) -> bool:

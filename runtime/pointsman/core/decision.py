@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -9,7 +10,6 @@ from datetime import datetime, timedelta
 from pointsman.core.budget.reservation import BudgetExhausted
 from pointsman.core.evolve import evolve
 from pointsman.core.model.agent_health import Circuit, Load
-from pointsman.core.model.lifecycle import TERMINAL
 from pointsman.core.model.state import State
 from pointsman_schemas.card import AgentCard, Role
 from pointsman_schemas.claim_check import MAX_BODY_BYTES
@@ -53,7 +53,7 @@ class Decision:
     ready: list[str] = field(default_factory=list)
     fired_timers: set[str] = field(default_factory=set)
     probes: dict[str, Probe] = field(default_factory=dict)
-    dispatched: dict[str, int] = field(default_factory=dict)
+    dispatched: Counter[str] = field(default_factory=Counter)
     loads_consulted: set[str] = field(default_factory=set)
     shortages: dict[str, BudgetExhausted] = field(default_factory=dict)
 
@@ -71,7 +71,7 @@ class Decision:
     @property
     def ended(self) -> bool:
         """True if the workflow has ended."""
-        return self.current is not None and self.current.phase in TERMINAL
+        return self.current is not None and self.current.ended
 
     def card(self, agent: str) -> AgentCard | None:
         """Return the card of one live instance of `agent`; None if no instance is live."""

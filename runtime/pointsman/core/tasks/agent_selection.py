@@ -75,7 +75,7 @@ def _least_loaded(decision: Decision, task: Task) -> AgentChoice:
     probes = context.circuits.keys()  # an agent that may be probed is selected, so that its circuit can close
 
     def order(name: str) -> tuple[bool, float, bool, str]:
-        wait = loads[name].estimated_wait(decision.dispatched.get(name, 0), slots[name], usual)
+        wait = loads[name].estimated_wait(decision.dispatched[name], slots[name], usual)
         return name not in probes, wait, loads[name].seconds is not None, name
 
     return AgentChoice(min(ready, key=order))

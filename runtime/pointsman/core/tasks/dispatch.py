@@ -204,7 +204,7 @@ def reserve_budget(decision: Decision, task: Task, card: AgentCard | None) -> Bu
 
 def record_dispatch(decision: Decision, agent: str, task: Task, deadline: datetime) -> None:
     """Count an attempt for `agent`. If the agent's circuit is not closed, the attempt is the probe of the circuit."""
-    decision.dispatched[agent] = decision.dispatched.get(agent, 0) + 1
+    decision.dispatched[agent] += 1
     if agent in decision.context.circuits:
         name = probe_id(decision.state.workflow_id, task.id, task.attempt + 1)
         decision.probes[agent] = Probe(name, deadline + RESULT_GRACE)

@@ -9,8 +9,11 @@ import pytest
 from pydantic import JsonValue
 from support.core import T0, WorkflowDriver, admission, card, cards, failure, messages, plan, task
 
+from pointsman.core.decision import Decision, DecisionContext
 from pointsman.core.model.agent_health import Circuit
 from pointsman.core.model.inputs import RequestReceived, RequestRefused
+from pointsman.core.planning.role_tasks import available_agents
+from pointsman.core.tasks.handoff_input import task_report
 from pointsman_schemas.card import Role
 from pointsman_schemas.events import AttemptError, DeadLetter, Request
 from pointsman_schemas.log import PlanAccepted, PlanRejected, TaskFailed
@@ -481,3 +484,14 @@ def test_ignored_fields_of_a_request_are_in_its_log_and_outcome() -> None:
     story.complete_task("plan-1", {"tasks": [], "cannot": "no"})
 
     assert story.outcome.ignored_fields == ("deadlin",)
+
+
+def test_models_that_are_made_without_validation_have_every_field() -> None:
+    story = WorkflowDriver().planned(task("a"))
+    story.complete_task("a")
+    decision = Decision(story.state, DecisionContext(story.now, cards("a", "b")))
+
+    made = [task_report(story.state.tasks["a"]), *available_agents(decision)]
+
+    assert len(made) == 3
+    assert [each.model_fields_set ^ type(each).model_fields.keys() for each in made] == [set()] * 3
