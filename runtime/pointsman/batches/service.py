@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncGenerator, AsyncIterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Literal, NamedTuple, TypeAlias
 from uuid import uuid4
@@ -29,7 +29,7 @@ from pointsman.client.batch import BatchRow
 from pointsman.client.client import Client
 from pointsman.clock import SystemClock
 from pointsman.errors import ConflictError, ContractError, NotFoundError, PointsmanError
-from pointsman.index.callers import CallerLimitError, CallerLimits
+from pointsman.index.callers import CallerLimitError, CallerLimits, OpenCounts
 from pointsman.index.workflows import WorkflowIndex
 from pointsman.settings import Settings
 from pointsman_schemas.envelope import decode
@@ -90,7 +90,7 @@ class Batches(BatchRunner):
         super().__init__(parts)
         self._max_rows = max_rows
         self._max_bytes = max_bytes
-        self._uploads = Counter[str]()  # batches of each caller whose rows are being stored
+        self._uploads = OpenCounts()  # batches whose rows are being stored: they count in the check of other batches
 
     def id_of(self, caller: str, key: str) -> str:
         """Return the id of the batch that a caller names.
@@ -141,9 +141,10 @@ class Batches(BatchRunner):
         if not 1 <= concurrency <= MAX_CONCURRENCY:
             raise ContractError(f"{concurrency} workflows at a time are not possible; give 1 to {MAX_CONCURRENCY}")
         id = self.id_of(caller, key) if key else f"batch-{uuid4().hex[:24]}"
-        new = not key or await read_record(self._bucket, id) is None
+        if not key or await read_record(self._bucket, id) is None:
+            self._check_open(caller)
         bounds = RowBounds(self._max_rows, self._max_bytes, max_row_bytes)
-        with self._arriving(caller, new=new):
+        with self._uploads.one_more(caller):
             rows = await store_rows(self._parts.files, id, pieces, bounds)
             options = (team, str(concurrency), str(deadline), (budget or Budget()).model_dump_json())
             return await self._store(
@@ -252,19 +253,6 @@ class Batches(BatchRunner):
             for row, id, outcome in zip(rows, ids, outcomes, strict=True):
                 if outcome is not None:
                     yield BatchRow(row, record.request_id(row), id, outcome)
-
-    @contextmanager
-    def _arriving(self, caller: str, *, new: bool) -> Iterator[None]:
-        """Count a batch while its rows arrive. Otherwise other batches of the caller would pass the check meanwhile."""
-        if new:
-            self._check_open(caller)
-        self._uploads[caller] += 1
-        try:
-            yield
-        finally:
-            self._uploads[caller] -= 1
-            if not self._uploads[caller]:
-                del self._uploads[caller]
 
     def _check_open(self, caller: str) -> None:
         own = [each for each in self.records() if each.caller == caller]

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from typing import Literal
 
@@ -20,7 +17,7 @@ from pointsman.gateway.problems import ProblemError, problem_response
 from pointsman.gateway.protected_resource import MCP_PATH, METADATA_PATHS, metadata_url
 from pointsman.gateway.rates import CallerRates
 from pointsman.http.hosts import KnownHosts
-from pointsman.index.callers import CallerLimits
+from pointsman.index.callers import CallerLimits, OpenCounts
 
 __all__ = ["Access", "is_openai_path"]
 
@@ -66,7 +63,7 @@ class Access:
         self._hosts = KnownHosts(hosts)
         self._open = open
         self._requests = 0
-        self._open_requests = Counter[str]()
+        self._open_requests = OpenCounts()
         self._rates = CallerRates(_MINUTE_S)
         self._bytes = CallerRates(_DAY_S)
 
@@ -94,7 +91,9 @@ class Access:
             return
         self._requests += 1
         try:
-            with self._counted(await self._admit(scope)):
+            name = await self._admit(scope)
+            self._check_room(name)
+            with self._open_requests.one_more(name):
                 await self._app(scope, self._bounded(scope, receive), guarded)
         except ProblemError as problem:
             if started:
@@ -115,11 +114,14 @@ class Access:
         caller = await self._caller(headers, scope)
         self._charge(caller)
         scope.setdefault("state", {}).update(caller=caller, charge=partial(self._charge, caller))
+        return self._bounded_name(caller)
+
+    def _bounded_name(self, caller: Caller) -> str:
+        """Return the name that bounds the requests and bytes of a caller; empty for a local user without a key."""
         return "" if self._open and caller.name == LOCAL_CALLER else caller.name
 
-    @contextmanager
-    def _counted(self, name: str) -> Iterator[None]:
-        """Count an open request of a name, or refuse the request: one caller must leave room for the others."""
+    def _check_room(self, name: str) -> None:
+        """Refuse a request above the open requests of a name: one caller must leave room for the others."""
         most = self._context.settings.gateway_caller_requests
         if name and self._open_requests[name] >= most:
             whose = "senders of webhooks have" if name == _SENDERS else f"{name} has"
@@ -127,13 +129,6 @@ class Access:
                 429, "too_many_open", f"{whose} {most} open requests and streams; close one, or try again",
                 headers={"retry-after": "1"},
             )  # fmt: skip
-        self._open_requests[name] += 1
-        try:
-            yield
-        finally:
-            self._open_requests[name] -= 1
-            if not self._open_requests[name]:
-                del self._open_requests[name]
 
     async def _caller(self, headers: Headers, scope: Scope) -> Caller:
         kind, _, given = headers.get("authorization", "").partition(" ")
@@ -212,7 +207,7 @@ class Access:
             most, seconds = settings.max_file_bytes + _FORM_BYTES, settings.gateway_upload_timeout
             setting = "POINTSMAN_MAX_FILE_BYTES"
         caller: Caller | None = scope.get("state", {}).get("caller")
-        sender = "" if caller is None or (self._open and caller.name == LOCAL_CALLER) else caller.name
+        sender = "" if caller is None else self._bounded_name(caller)
         length = Headers(scope=scope).get("content-length", "")
         if length.isascii() and length.isdecimal() and int(length[:19]) > most:
             raise _too_large(most, setting)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, date, datetime, timedelta
@@ -16,7 +17,7 @@ from pointsman.settings import Settings
 from pointsman_schemas.events import Usage
 from pointsman_schemas.log import Entry
 
-__all__ = ["CallerLimitError", "CallerLimits", "CallerUsage"]
+__all__ = ["CallerLimitError", "CallerLimits", "CallerUsage", "OpenCounts"]
 
 _MAX_UNSEEN_S = 3_600.0  # seconds for which a request without a log counts as running
 _RUNNING_RETRY_S = 5  # seconds after which a caller with too many running workflows may try again
@@ -61,6 +62,34 @@ class CallerLimitError(PointsmanError):
         super().__init__(message)
         self.kind = kind
         self.retry_after = retry_after
+
+
+class OpenCounts:
+    """The number of requests or uploads that each caller has open in this process."""
+
+    def __init__(self) -> None:
+        self._open = Counter[str]()
+
+    def __getitem__(self, caller: str) -> int:
+        return self._open[caller]
+
+    @contextmanager
+    def one_more(self, caller: str) -> Iterator[None]:
+        """Count one more for a caller while the context is open.
+
+        Args:
+            caller: The caller.
+
+        Yields:
+            Nothing.
+        """
+        self._open[caller] += 1
+        try:
+            yield
+        finally:
+            self._open[caller] -= 1
+            if not self._open[caller]:
+                del self._open[caller]
 
 
 class CallerUsage:

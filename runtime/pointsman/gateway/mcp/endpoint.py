@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from contextlib import aclosing, contextmanager
 from itertools import islice
 from typing import Any
 
@@ -130,10 +130,8 @@ class GatewayBackend:
         Raises:
             CallRefusedError: The caller may not use the team, or a limit is reached.
         """
-        try:
+        with _problems_as_refusals():
             return (await self._context.submit(self._caller, team, input, key=key)).workflow
-        except ProblemError as problem:
-            raise CallRefusedError(problem.detail) from None
 
     async def find(self, workflow: str) -> Workflow:
         """Find a workflow of the caller.
@@ -147,10 +145,8 @@ class GatewayBackend:
         Raises:
             CallRefusedError: The workflow was imported.
         """
-        try:
+        with _problems_as_refusals():
             return await self._context.find(self._caller, workflow)
-        except ProblemError as problem:
-            raise CallRefusedError(problem.detail) from None
 
     async def view(self, workflow: str) -> WorkflowView:
         """Read a workflow of the caller.
@@ -206,3 +202,12 @@ class GatewayBackend:
             break
         if outcome is not None:
             yield outcome
+
+
+@contextmanager
+def _problems_as_refusals() -> Iterator[None]:
+    """Raise the problem of a call as a refusal of the tool."""
+    try:
+        yield
+    except ProblemError as problem:
+        raise CallRefusedError(problem.detail) from None
