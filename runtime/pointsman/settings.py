@@ -379,7 +379,7 @@ def _address_fault(address: SplitResult) -> str:
     try:
         return "the port 0" if address.port == 0 else ""
     except ValueError:  # it is not a number, or is too large
-        return "a port that is no port number"
+        return "a wrong port"
 
 
 def _problem_text(problem: ErrorDetails, given: Container[str]) -> str:
