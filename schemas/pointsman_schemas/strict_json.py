@@ -105,7 +105,7 @@ def parse(model: type[ModelT], body: bytes) -> ModelT:
         if len(body) > _MANY_FAULTS_BYTES:
             made: ModelT = first_fault_validator(model).validate_json(body)
         else:
-            made = model.__pydantic_validator__.validate_json(body)
+            made = model.model_validate_json(body)
     except ValidationError as error:
         raise UndecodableEventError(f"not a valid {model.__name__}: {describe(error)}") from None
     _parse_body(body)  # refuses duplicate keys: pydantic uses the last, other readers the first
