@@ -15,6 +15,8 @@ from support.permission_server import PermissionServer, Rights, permission_serve
 
 from pointsman.bus.jetstream import follower
 from pointsman.bus.jetstream.bus import JetStreamBus, connect
+from pointsman.bus.jetstream.protocol import WireMessage
+from pointsman.bus.jetstream.push_consumer import PushConsumer
 from pointsman.bus.jetstream.reader import StreamReader
 from pointsman.errors import PermissionDeniedError
 from pointsman.ports.bus import StoredMessage
@@ -128,6 +130,40 @@ async def test_several_subjects_are_followed_in_the_order_of_the_stream(
 
         assert all(first < second for first, second in pairwise(sequences))
         assert server.violations() == []
+
+
+async def test_a_message_that_arrives_while_the_newest_one_is_read_keeps_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filters = ["own.log.a.*", "own.log.b.*"]
+    deliver, last = PushConsumer._on_message, StreamReader.last
+    held: list[Callable[[], None]] = []
+    read = asyncio.Event()
+
+    def hold(self: PushConsumer, message: WireMessage) -> None:
+        if self._filter != "own.log.a.*" or read.is_set():
+            deliver(self, message)
+        else:
+            held.append(lambda: deliver(self, message))
+
+    async def release(self: StreamReader, stream: str, subject: str) -> StoredMessage | None:
+        found = await last(self, stream, subject)
+        read.set()
+        for each in held:
+            each()
+        held.clear()
+        return found
+
+    monkeypatch.setattr(PushConsumer, "_on_message", hold)
+    monkeypatch.setattr(StreamReader, "last", release)
+    async with users(tmp_path, *(right for each in filters for right in reads("OWN_LOG", each))) as (_, root, ada):
+        for name in "ab":
+            await root.publish(f"own.log.{name}.w", b"", {})
+        following = ada.follow("log", filters)
+        async with asyncio.timeout(TIMEOUT_S):
+            sequences = [(await anext(following)).sequence for _ in range(2)]
+
+    assert sequences == [1, 2]
 
 
 async def test_a_user_keeps_its_own_card_and_reads_all_cards(tmp_path: Path) -> None:

@@ -190,6 +190,8 @@ async def merge_followers(
             first = min(heads, key=lambda number: heads[number].sequence)
             sequence = heads[first].sequence
             late = await _find_late(followers, coming.keys(), sequence, read_through, last)
+            if late is None and any(task.done() or followers[number].has_arrived for number, task in coming.items()):
+                continue  # a message arrived during the reads
             if late is not None:
                 arrived, _ = await asyncio.wait({coming[late]}, timeout=_MERGE_WAIT_S)
                 if not arrived:  # the message was deleted, or its consumer is replaced

@@ -142,11 +142,12 @@ class PushConsumer:
 
     async def take(self) -> StoredMessage:
         """Return the oldest message of the buffer, which is not empty."""
-        message = self.buffer.popleft()
+        message = self.buffer[0]
         self._buffered_bytes -= len(message.data)
         if self._stalled and self._has_room(2):
             subject, self._stalled = self._stalled, ""
             await self._bus.send(subject)
+        self.buffer.popleft()  # last, because the message counts as arrived until the caller has it
         return to_stored_message(message, DeliveryInfo(message.reply))
 
     async def close(self) -> None:
