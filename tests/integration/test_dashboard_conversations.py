@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from playwright.async_api import Browser, Page, expect
+from playwright.async_api import Browser, Page, Route, expect
 from support import factory
 from support.asgi import request
 from support.browser import IN_BROWSER, page_of, served, wait_for_text
@@ -201,6 +201,38 @@ async def test_a_turn_that_no_supervisor_has_taken_is_shown_and_survives_a_reloa
         await expect(page.locator(".turn")).to_contain_text("Is anybody there?")
         await page.get_by_role("button", name="Cancel this turn").click()
         await wait_for_text(page, "The cancellation was requested.").to_be_visible()
+
+
+async def test_a_late_answer_to_a_sent_turn_changes_neither_its_status_nor_the_next_text(browser: Browser) -> None:
+    """The record of the turn comes before the answer of the server that took it."""
+    hold, told = asyncio.Event(), asyncio.Event()
+
+    @agent(name="a", description="Holds")
+    async def holding(request: str, context: Context) -> str:
+        await hold.wait()
+        return "held"
+
+    async def answer_late(route: Route) -> None:
+        answer = await route.fetch()
+        await told.wait()
+        await route.fulfill(response=answer)
+
+    members = [planner_of(factory.ONE_TASK), holding, synthesizer]
+    async with factory.team(DESK, members) as client, served(client) as address, page_of(browser, address) as page:
+        await page.route("**/api/requests", answer_late)
+        await page.goto(f"/threads/desk/{client.user}/t1")
+        await say(page, "Hold")
+        status = page.locator(".turn .status").first
+        await expect(status).to_have_text("Running")
+        await page.get_by_label("Message to desk").fill("And then?")
+        told.set()
+        await expect(page.get_by_role("button", name="Send", exact=True)).to_be_visible()
+
+        await expect(page.locator(".turn")).to_have_count(1)
+        assert await status.text_content() == "Running"
+        await expect(page.get_by_label("Message to desk")).to_have_value("And then?")
+        hold.set()
+        await expect(status).to_have_text("Completed")
 
 
 async def test_users_write_in_their_own_name_and_only_operators_do() -> None:

@@ -39,7 +39,7 @@ export function chatPage(main, path) {
   };
 
   function draft({ id, request }) {
-    turnOf(id).record({ id, status: "waiting for admission", request, answer: "", asked_at: new Date().toISOString() });
+    turnOf(id).draft({ id, status: "waiting for admission", request, answer: "", asked_at: new Date().toISOString() });
     if (!order.includes(id)) order.push(id);
     say("Sent.");
     draw();
@@ -192,6 +192,7 @@ function turnElement(id, say) {
 
   return {
     element,
+    draft: (next) => { if (!turn && !view) { turn = next; update(); } }, // the record of the turn may come first
     record: (next) => { turn = next; update(); },
     work: (next) => { view = next; update(); },
     write: ({ task, attempt, text, begins }) => {

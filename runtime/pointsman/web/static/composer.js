@@ -39,7 +39,7 @@ export function composer({ team, thread, sent }) {
     }
     id = newId();
     files.clear();
-    text.value = "";
+    if (text.value.trim() === input) text.value = ""; // otherwise it is the next message
     sent({ id: done.id, request: input });
   }
 

@@ -36,7 +36,7 @@ export function messagesPanel(workflow) {
     send.ariaDisabled = null;
     if (!done.ok) { fail(done.error); return; }
     id = newId();
-    text.value = "";
+    if (text.value.trim() === said) text.value = ""; // otherwise it is the next message
     if (done.number === null) note(done.said); // the list shows a message that was recorded
   }
 
