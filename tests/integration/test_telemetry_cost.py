@@ -25,10 +25,11 @@ _TASKS: list[dict[str, Any]] = [
     {"id": "join", "agent": "b", "intent": "Do nothing for join", "depends_on": ["t1", "t2", "t3"]},
 ]
 _AGENTS = [planner_of(*_TASKS), echo("a"), echo("b"), synthesizer]
-_WARM_UP, _COUNTED = 5, 20  # workflows
+_WARM_UP, _COUNTED = 5, 4  # workflows
+_ROUNDS = 6
 _NO_COLLECTOR = "http://127.0.0.1:9"
 _WITH, _AWAY = 1.25, 1.17
-"""Largest ratio of the calls with telemetry to the calls without. The measured ratios were 1.20 and 1.11."""
+"""Largest ratio of the calls with telemetry to the calls without. The measured ratios were 1.16 and 1.10."""
 
 
 @pytest.mark.timeout(120)
@@ -56,7 +57,10 @@ async def test_telemetry_adds_few_calls_and_fewer_while_its_collector_is_away(
 
 
 async def _calls(settings: Settings) -> float:
-    """Return the function calls for one workflow, in all processes except for the caller."""
+    """Return the function calls for one workflow, in all processes except for the caller.
+
+    Timers add calls by the second, so the result is of the round with the fewest: a busy machine does not change it.
+    """
     async with _running(settings) as caller, aclosing(_outcomes(caller, settings)) as outcomes:
 
         async def play(count: int) -> None:
@@ -66,9 +70,12 @@ async def _calls(settings: Settings) -> float:
                 assert b'"status":"completed"' in await anext(outcomes)
 
         await play(_WARM_UP)
-        with counting() as counted:
-            await play(_COUNTED)
-    return counted[0] / _COUNTED
+        rounds = []
+        for _ in range(_ROUNDS):
+            with counting() as counted:
+                await play(_COUNTED)
+            rounds.append(counted[0] / _COUNTED)
+    return min(rounds)
 
 
 async def _outcomes(caller: JetStreamBus, settings: Settings) -> AsyncGenerator[bytes, None]:
