@@ -2,9 +2,9 @@
 
     entries = decide(state, inputs, context)   decide what the inputs mean
     state   = fold(entries, state)             apply the entries
-    sent    = outbox(state, subjects)          list every message that must exist in this state
+    sent    = outbox(state, subjects)          list all messages that must be on the bus in this state
 
-Read the spine first; each folder below it is one concern of the protocol.
+Read the spine first. Then read the folders: each folder is one concern of the protocol.
 
 The spine       decide, evolve, outbox, decision, results, resume, limits, user_messages
 The folders     model, tasks, attempts, planning, strategies, completion, questions, threads, schedules, budget, views,

@@ -1,8 +1,8 @@
 """Decide what inputs mean: the entries that they add to a workflow's log.
 
 `decide` applies each input, then advances the workflow as far as possible: it dispatches or skips tasks whose
-dependencies are settled, has a finished plan synthesized, and ends a workflow with nothing left to do. `decide` never
-waits. A question that needs a model is a task for an agent.
+dependencies are settled, requests the synthesis of a finished plan, and ends a workflow that has no work left. `decide`
+never waits. A decision that needs a model is a task for an agent.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from pointsman_schemas.log import (
 __all__ = ["decide", "make_decision"]
 
 _LATER: Mapping[str, str] = {ErrorKind.THREAD: "later", ErrorKind.DAILY_LIMIT: "after midnight (UTC)"}
-"""Kinds of errors of a readable request that is refused now: the time of the next try."""
+"""Kinds of errors for which a valid request is refused now, with the time of the next try."""
 
 
 def decide(state: State | None, inputs: Iterable[Input], context: DecisionContext) -> tuple[Entry, ...]:
@@ -66,7 +66,7 @@ def decide(state: State | None, inputs: Iterable[Input], context: DecisionContex
 
 
 def make_decision(state: State | None, inputs: Iterable[Input], context: DecisionContext) -> Decision:
-    """Return the decision of `decide`: the entries and the state that the entries lead to."""
+    """Make the decision of `decide`. Return the entries and the state that the entries lead to."""
     decision = Decision(state, context)
     inputs = sorted(inputs, key=_precedence)
     for each in inputs:
@@ -81,10 +81,10 @@ def make_decision(state: State | None, inputs: Iterable[Input], context: Decisio
 
 
 def _precedence(each: Input) -> int:
-    """Return the place of an input in its batch.
+    """Return the sort key of an input in its batch.
 
-    Inputs may arrive before the request, so the request comes first. A resume is applied before the
-    other inputs: the outcome of a round must be published before the next round begins.
+    Inputs may arrive before the request, so the request is sorted first. A resume is sorted second, because the outcome
+    of a round must be published before the next round begins.
     """
     if isinstance(each, RequestReceived | RequestRefused):
         return 0
@@ -96,7 +96,7 @@ def _apply_input(decision: Decision, received: Input, together: Iterable[Input])
         case RequestReceived() | RequestRefused():
             _on_request(decision, received, cancelled=_has_cancellation(together))
         case _ if decision.current is None:
-            pass  # no request, no workflow
+            pass  # the workflow starts with its request
         case ResultReceived():
             on_result(decision, received)
         case ControlReceived():
@@ -204,10 +204,11 @@ def _on_control(decision: Decision, received: ControlReceived) -> None:
 
 
 def _align_clock(decision: Decision) -> None:
-    """Advance `now` to the due time of the armed timer that fired, if this clock lags by up to `CLOCK_SKEW`.
+    """Advance `now` to the due time of the armed timer, if the timer fired and this clock lags by up to `CLOCK_SKEW`.
 
-    Without this step the timer would be armed again for that moment and fire at once, over and over. A timer that
-    fires early by more than `CLOCK_SKEW` is ignored and armed again: it is forged, or the broker's clock was set.
+    Without this step, the timer would be armed again for the same time and fire again at once, in a loop. A timer that
+    fires early by more than `CLOCK_SKEW` is forged, or the broker's clock was set. Such a timer is ignored and armed
+    again.
     """
     state = decision.state
     if (
@@ -219,7 +220,7 @@ def _align_clock(decision: Decision) -> None:
 
 
 def _begin(decision: Decision) -> None:
-    """Start a workflow whose start waits for an agent, as soon as the agent is live."""
+    """Start a workflow that has waited for an agent, if the agent is live now."""
     if not decision.state.has_begun:
         start_workflow(decision)
 

@@ -1,4 +1,4 @@
-"""A decision in progress: its entries, the state that the entries lead to, and the facts that the decision uses."""
+"""Define a decision in progress: its entries, the state that the entries lead to, and the facts for the decision."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pointsman_schemas.log import (
 __all__ = ["SYNTHESIS_GRACE", "Decision", "DecisionContext", "Probe"]
 
 SYNTHESIS_GRACE = timedelta(seconds=30)
-"""Time that a synthesizer may work past the workflow's deadline, to write an answer from the results."""
+"""Time after the workflow's deadline in which a synthesizer may still write an answer from the results."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,18 +33,18 @@ class Probe:
 
 @dataclass(slots=True)
 class Decision:
-    """The entries decided so far and the state that they lead to.
+    """The entries decided so far and the state that the entries lead to.
 
     Attributes:
         current: The state; None before the request.
         context: The facts beside the inputs.
         entries: The entries decided so far.
-        ready: Ids of tasks whose dependencies changed: `start_ready_tasks` starts or skips them.
+        ready: Ids of tasks whose dependencies changed. `start_ready_tasks` starts or skips these tasks.
         fired_timers: Names of the timers that fired.
         probes: The probes that this decision sends, by agent.
         dispatched: The number of attempts that this decision gives to each agent.
         loads_consulted: The agents whose load this decision compared.
-        shortages: The limit that left nothing for a task's next attempt, by task.
+        shortages: The limit that left no budget for a task's next attempt, by task.
     """
 
     current: State | None
@@ -84,13 +84,13 @@ class Decision:
         return self.current
 
     def latest_start(self, role: Role) -> datetime:
-        """Return the time from which a new attempt at a task of `role` cannot finish in time."""
+        """Return the latest start of a new attempt at a task of `role`. A later attempt cannot finish in time."""
         return self.state.deadline + (SYNTHESIS_GRACE if role is Role.SYNTHESIZE else timedelta())
 
 
 @dataclass(frozen=True, slots=True)
 class DecisionContext:
-    """The facts beside the inputs that a decision may depend on.
+    """The facts, in addition to state and inputs, on which a decision may depend.
 
     Attributes:
         now: The time.

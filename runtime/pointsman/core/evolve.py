@@ -1,4 +1,4 @@
-"""Fold the entries of a log into a state. Folding decides nothing. It refuses only entries that cannot follow."""
+"""Fold the entries of a log into a state. Folding makes no decision, and refuses only an entry that cannot follow."""
 
 from __future__ import annotations
 
@@ -45,16 +45,16 @@ __all__ = [
 
 
 def fold_entries(entries: Iterable[Entry], state: State | None = None) -> State | None:
-    """Return the state after `entries`, starting from `state`. If `state` is None, the entries start a workflow."""
+    """Apply `entries` to `state` and return the new state. If `state` is None, the entries start a workflow."""
     for entry in entries:
         state = evolve(state, entry)
     return state
 
 
 def open_questions(log: Sequence[Entry]) -> set[str]:
-    """Return the questions that a workflow waits for, from its whole log."""
+    """Return the open questions of a workflow, from its whole log."""
     if not any(isinstance(entry, QuestionAsked) for entry in log):
-        return set()  # most logs have no question, and folding takes time
+        return set()  # most logs have no question, so most logs need no folding
     state = fold_entries(log)
     return set(state.questions) if state else set()
 
@@ -92,7 +92,7 @@ def evolve(state: State | None, entry: Entry) -> State:
         The state.
 
     Raises:
-        InvariantError: The entry cannot follow: the workflow has ended, there is no such task, or the tables in
+        InvariantError: The entry cannot follow: the workflow has ended, the task does not exist, or the tables in
             `lifecycle` do not have the move.
     """
     if entry.kind == "workflow_started":
@@ -222,7 +222,8 @@ def evolve(state: State | None, entry: Entry) -> State:
             task = _task(state, entry.task_id)
             if task.status is TaskStatus.AWAITING_ANSWER:
                 return asked  # the second question of the same attempt
-            # An attempt that asks a question is not a failure, and does not count as one of the task's attempts.
+            # An attempt that ends with a question is not a failure. It does not count against the maximum number of
+            # attempts.
             asking = () if entry.about == "task" else (task.attempt,)
             return _update_task(
                 asked,
@@ -299,7 +300,7 @@ def _on_workflow_started(entry: WorkflowStarted) -> State:
 
 
 def _on_workflow_resumed(state: State, entry: WorkflowResumed) -> State:
-    """Return the state of a new round: the tasks of the entry wait again, and the usage counts from zero.
+    """Return the state of a new round. The tasks of the entry wait again, and the usage counts from zero.
 
     Raises:
         InvariantError: The workflow cannot be resumed, or the entry has another round or other tasks.
@@ -318,8 +319,8 @@ def _on_workflow_resumed(state: State, entry: WorkflowResumed) -> State:
         _change_phase(state, phase),
         tasks=tasks,
         open_tasks=len(entry.tasks),
-        # An adaptive planner receives the results of the round; if no task is done again, the planner is called at
-        # once.
+        # An adaptive planner receives the results of the round. If no task is done again, 0 makes the workflow call the
+        # planner at once.
         results_seen_by_planner=min(state.results_seen_by_planner, settled) if entry.tasks else 0,
         start_pending=phase is Phase.PLANNING,
         round=entry.round,
@@ -340,9 +341,9 @@ def _on_workflow_resumed(state: State, entry: WorkflowResumed) -> State:
 
 
 def _renewed(task: Task, policy: RetryPolicy) -> Task:
-    """Return a task that is done again from its beginning. Its attempts are counted on.
+    """Return a task that is done again from its beginning. The number of its attempts continues.
 
-    A list waits for its items again. Items that have succeeded stay.
+    A task with `for_each` waits for its items again. The results of items that succeeded stay.
     """
     return Task(
         id=task.id,
@@ -401,8 +402,8 @@ def _on_task_added(state: State, entry: TaskAdded) -> State:
 def _on_plan_accepted(state: State, entry: PlanAccepted) -> State:
     """Return the state with the tasks of a new plan, which replace the tasks that have not started.
 
-    Reactions to an event stay when the next event adds reactions. A task that a person rejected, or that no agent could
-    receive, has failed and stays, unless the new plan has a task with its id.
+    Reactions to an event stay when the next event adds reactions. A task that failed without an attempt, because of a
+    rejection or a missing agent, stays, too, if the new plan has no task with its id.
 
     Raises:
         InvariantError: The plan has a task with the id of a task that stays.
@@ -452,10 +453,11 @@ def _on_plan_accepted(state: State, entry: PlanAccepted) -> State:
 
 
 def _on_task_expanded(state: State, entry: TaskExpanded) -> State:
-    """Return the state with one more task for each item of the list."""
+    """Return the state with one new task for each item of the list."""
     whole = _task(state, entry.task_id)
     for_each = whole.definition.for_each if whole.definition else None
-    # The items do not depend on the task that made the list: each of their handoffs would contain the whole list.
+    # The items do not depend on the task that made the list. Otherwise the handoff of each item would contain the whole
+    # list.
     source = for_each.items.partition(".")[0] if for_each else ""
     items = {
         name: Task(
@@ -515,7 +517,7 @@ def _dependants(tasks: dict[str, Task]) -> dict[str, tuple[str, ...]]:
 
 
 def _finish_task(state: State, entry: TaskSucceeded | ReviewRequested, status: TaskStatus) -> State:
-    """Apply a result to its task. If the result was under review, its usage is counted already."""
+    """Apply a result to its task. The usage of a result that was under review is counted already."""
     task, result = _task(state, entry.task_id), entry.result
     ended_at = entry.at if status is TaskStatus.SUCCEEDED else None
     if task.status is TaskStatus.IN_REVIEW:
@@ -557,7 +559,7 @@ def _on_attempt_failed(state: State, entry: AttemptFailed) -> State:
 def _child_plan_usage(state: State, task: Task, result: Result | None) -> PlanUsage:
     """Return the plan usage of child teams after an attempt at `task` has ended.
 
-    A result without `plan_usage`, from a team that does not support that field, counts as full use of the budget.
+    If the team does not support `plan_usage`, its result lacks that field, and the whole budget counts as used.
     """
     if result is not None and (result.plan_usage is not None or not task.team):
         return state.child_plan_usage + result.plan_usage if result.plan_usage is not None else state.child_plan_usage
@@ -567,7 +569,7 @@ def _child_plan_usage(state: State, task: Task, result: Result | None) -> PlanUs
 
 
 def _on_task_reopened(state: State, entry: TaskReopened) -> State:
-    """Give a failed task one more attempt. Tasks that were skipped because of it wait again."""
+    """Give a failed task one more attempt. Tasks that were skipped because of the failure wait again."""
     task = _task(state, entry.task_id)
     if task.status is not TaskStatus.FAILED:
         raise InvariantError(f"task {task.id} of {state.workflow_id} is {task.status}; only a failed one reopens")
@@ -576,7 +578,7 @@ def _on_task_reopened(state: State, entry: TaskReopened) -> State:
     reopened = 1 if task.role is Role.WORK else 0
     while waiting:
         dependant = tasks[waiting.pop()]
-        if dependant.items and dependant.status is TaskStatus.FAILED:  # without this item, the list succeeded
+        if dependant.items and dependant.status is TaskStatus.FAILED:  # the list may have succeeded without this item
             tasks[dependant.id] = copy_with(dependant, status=TaskStatus.EXPANDED, error=None, ended_at=None)
             waiting.extend(state.dependants.get(dependant.id, ()))
             reopened += 1
@@ -593,7 +595,7 @@ def _on_task_reopened(state: State, entry: TaskReopened) -> State:
 def _update_task(
     state: State, task_id: str, status: TaskStatus, of_state: Mapping[str, object] = {}, **changes: object
 ) -> State:
-    """Return the state with one task changed; `of_state` are further changes of the state."""
+    """Return the state with one changed task. `of_state` has further changes of the state."""
     task = _task(state, task_id)
     if status not in TASK_MOVES[task.status]:
         raise InvariantError(f"task {task_id} of {state.workflow_id} cannot go from {task.status} to {status}")
@@ -672,7 +674,7 @@ def _resolve_question(state: State, entry: QuestionAnswered) -> State:
 
 
 def _drop_questions(state: State, at: datetime, task_id: str | None = None) -> State:
-    """Return `state` without the questions of one task; without any question by default."""
+    """Return `state` without the questions of one task. By default, remove all questions."""
     if not state.questions:
         return state
     gone = {each.id for each in state.questions.values() if task_id is None or each.task_id == task_id}
@@ -680,7 +682,7 @@ def _drop_questions(state: State, at: datetime, task_id: str | None = None) -> S
 
 
 def _drop_plan_question(state: State, at: datetime) -> State:
-    """Return `state` without the question about a plan. Questions of tasks stay."""
+    """Return `state` without the question about a plan. The questions of tasks stay."""
     gone = {each.id for each in state.questions.values() if each.about == "plan"}
     return _remove_questions(state, gone, at) if gone else state
 

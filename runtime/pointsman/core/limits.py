@@ -1,4 +1,4 @@
-"""Apply the limits of time and budget: deadlines, held tasks, returned budget, and the timer of the next wake-up.
+"""Apply the limits of time and budget to deadlines, held tasks and returned budget, and arm the workflow's timer.
 
 Each public function is one pass of `decide`.
 """
@@ -32,17 +32,19 @@ from pointsman_schemas.log import (
 __all__ = ["arm_timer", "dispatch_held", "enforce_limits", "release_budget"]
 
 _MAX_TIMER_DELAY = timedelta(days=1)
-"""Longest delay of a timer. A stream that keeps messages for a week drops a schedule that is due after the week."""
+"""Longest delay of a timer. A stream that keeps messages for a week deletes a timer with a longer delay before the
+timer fires."""
 
 _MIN_CHECK_DELAY = timedelta(seconds=0.5)
-"""Delay before the first check for a missing agent: a worker that starts with the supervisor needs about a second."""
+"""Delay before the first check for a missing agent. A worker that starts together with the supervisor needs about a
+second."""
 
 _MAX_CHECK_DELAY = timedelta(seconds=10)
 """Longest delay between two checks for a missing agent. Each check is a commit."""
 
 
 def enforce_limits(decision: Decision) -> None:
-    """End work that used too much or took too long: limits, questions, the deadline, overdue attempts."""
+    """End work at exceeded limits, expired questions, the workflow's deadline and the deadlines of attempts."""
     state = decision.state
     if not state.reached_limit and (limit := _exceeded_limit(state)):
         return _stop_work(decision, *limit)
@@ -58,7 +60,7 @@ def enforce_limits(decision: Decision) -> None:
             return end_workflow(decision, Phase.FAILED, explain_failure(reason, START_AGENT_ADVICE), reason)
         return _stop_work(decision, "deadline", reached)
     if state.timer_due is None or decision.now < state.timer_due:
-        return None  # the armed timer is due at the first deadline, so no deadline has passed
+        return None  # the armed timer is due at the earliest deadline, so no deadline has passed
     for task in tuple(state.tasks.values()):
         if task.active and task.deadline and decision.now >= task.deadline + RESULT_GRACE and not decision.ended:
             handle_attempt_failure(decision, task, _overdue_error(decision, task), f"overdue-{task.id}-{task.attempt}")
@@ -66,7 +68,7 @@ def enforce_limits(decision: Decision) -> None:
 
 
 def dispatch_held(decision: Decision) -> None:
-    """Start each held task that is due. Fail a task that is still held when its deadline has passed."""
+    """Start each held task that is due. Fail each held task whose deadline has passed."""
     for task in _waiting_tasks(decision.state, TaskStatus.HELD):
         if decision.ended or (task.not_before and decision.now < task.not_before):
             continue
@@ -80,13 +82,13 @@ def dispatch_held(decision: Decision) -> None:
 
 
 def release_budget(decision: Decision) -> None:
-    """Give returned budget to the tasks that wait for budget. End the work if no attempt can return budget."""
+    """Give returned budget to the tasks that wait for budget. If no attempt can return more budget, end the work."""
     for each in _waiting_tasks(decision.state, TaskStatus.AWAITING_BUDGET):
         if not decision.ended:
             _resume(decision, each.id)
         if not decision.ended and decision.state.tasks[each.id].status is TaskStatus.AWAITING_BUDGET:
             if decision.shortages[each.id].limit == "tasks":
-                continue  # only a team needs tasks: the next task may be for an agent
+                continue  # only a team needs a share of tasks, and the next task may be for an agent
             break  # the following tasks need the same budget
     while not decision.ended and (waiting := _waiting_tasks(decision.state, TaskStatus.AWAITING_BUDGET)):
         state, shortage = decision.state, decision.shortages[waiting[0].id]
@@ -95,12 +97,12 @@ def release_budget(decision: Decision) -> None:
         if shortage.limit == "tasks" and (
             state.questions or any(task.active or task.held for task in state.tasks.values())
         ):
-            return  # only a team needs tasks: finish the work of the agents first
+            return  # only a team needs a share of tasks: finish the work of the agents first
         _end_without_budget(decision, waiting[0], shortage)
 
 
 def arm_timer(decision: Decision) -> None:
-    """Arm the workflow's only timer, if a deadline comes before the armed timer or the armed timer has fired."""
+    """Arm the workflow's only timer, if the armed timer has fired or a deadline is earlier than the armed timer."""
     state = decision.state
     fired = state.timer in decision.fired_timers
     set_now = [due for entry in decision.entries if (due := _deadline_set_by(entry)) is not None]
@@ -121,7 +123,7 @@ def arm_timer(decision: Decision) -> None:
 
 
 def _exceeded_limit(state: State) -> tuple[str, str] | None:
-    """Return the limit that is exceeded and a sentence about it; None if no limit is exceeded."""
+    """Return the exceeded limit and a sentence about the limit; None if no limit is exceeded."""
     for name, (used, bound) in usage_bounds(state).items():
         if used > bound:
             return name, f"the limit of {bound:.10g} {name} was passed: {used:.10g} used"
@@ -149,7 +151,7 @@ def _stop_work(decision: Decision, limit: str, detail: str) -> None:
 
 
 def _missing_agent_reason(decision: Decision, task: Task) -> str:
-    """Return why no agent worked on an open task; an empty text if an agent worked on the task."""
+    """Return the reason for which no agent worked on an open task; an empty text if an agent worked on the task."""
     if task.held and not task.agent:
         return f"no agent with the skill {task.skill} was alive"
     if task.held:
@@ -176,8 +178,8 @@ def _overdue_error(decision: Decision, task: Task) -> AttemptError:
 def _waiting_tasks(state: State, status: TaskStatus) -> Sequence[Task]:
     """Return the tasks in `status` (`held` or `awaiting_budget`) that may continue now.
 
-    A planner may be writing a new plan. Then tasks of the current plan that have not begun wait for the new plan,
-    because the new plan may replace them.
+    While a planner writes a new plan, tasks of the current plan that have not begun may not continue, because the new
+    plan may replace them.
     """
     waiting = [task for task in state.tasks.values() if task.status is status]
     if not waiting:  # the usual case
@@ -222,6 +224,6 @@ def _deadline_set_by(entry: Entry) -> datetime | None:
 
 
 def _next_check(decision: Decision) -> datetime:
-    """Return the time of the next check for a missing agent. The delay is the workflow's age, within bounds."""
+    """Return the time of the next check for a missing agent. The delay is the age of the round, within bounds."""
     waited = decision.now - decision.state.round_began_at
     return decision.now + min(max(waited, _MIN_CHECK_DELAY), _MAX_CHECK_DELAY)

@@ -1,7 +1,7 @@
 """List the messages that must exist on the bus in a given state.
 
-Each message has a subject of its own, so publishing the whole outbox again is harmless: the broker refuses a message
-that exists. Recovery is therefore: load the state and publish its outbox.
+Each message has its own subject, and the broker refuses a second message on that subject. So publishing the whole
+outbox again is harmless. Recovery means to load the state and to publish its outbox.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ from pointsman_schemas.subjects import Subjects
 __all__ = ["USER_MESSAGES", "Message", "build_handoff", "outbox", "retry_schedule"]
 
 USER_MESSAGES = "> user messages"
-"""The name of the messages to the workflow in the `only` of `outbox`. It is not a token, so no task has this name."""
+"""The name of the user messages in the argument `only` of `outbox`. The name is not a valid token, so no task has this
+name."""
 
 
 def outbox(state: State, subjects: Subjects, only: Set[str] | None = None) -> Iterator[Message]:
@@ -53,12 +54,12 @@ def outbox(state: State, subjects: Subjects, only: Set[str] | None = None) -> It
         if task.active:
             if not state.ended:
                 yield _handoff_message(state, task, subjects)
-        elif task.status is TaskStatus.FAILED and not task.has_items:  # the tasks of its items have dead letters
+        elif task.status is TaskStatus.FAILED and not task.has_items:  # only the tasks of its items have dead letters
             yield _dead_letter_message(state, task, subjects)
         elif task.status is TaskStatus.ABANDONED:
             if task.team:
                 yield child_cancellation(state, task, subjects)
-            if task.attempt > 0 and task.abandon_cause == "limit":  # a limit ended the task after its handoff
+            if task.attempt > 0 and task.abandon_cause == "limit":  # a limit ended the task after the dispatch
                 yield _dead_letter_message(state, task, subjects)
     if state.messages and (only is None or USER_MESSAGES in only):
         yield from outbox_messages(state, subjects)
@@ -104,7 +105,7 @@ def _handoff_message(state: State, task: Task, subjects: Subjects) -> Message:
 
 
 def retry_schedule(state: State, task: Task, subjects: Subjects) -> str:
-    """Return the subject on which the handoff of a delayed attempt waits."""
+    """Return the subject on which the broker stores the handoff of a delayed attempt."""
     return subjects.retry(state.team, state.workflow_id, delayed_handoff_id(task.id, task.attempt))
 
 
@@ -116,7 +117,7 @@ def build_handoff(state: State, task: Task, subjects: Subjects) -> Handoff:
         context = tuple(task_report(done) for done in state.answering_tasks())
     else:
         context = tuple(task_report(state.tasks[name]) for name in task.depends_on if name in state.tasks)
-    attempt = max(task.attempt, 1)  # a task that a person rejected had no attempt
+    attempt = max(task.attempt, 1)  # the task was rejected by a person, so it had no attempt
     return Handoff(
         workflow_id=state.workflow_id,
         task_id=task.id,
@@ -150,7 +151,7 @@ def build_handoff(state: State, task: Task, subjects: Subjects) -> Handoff:
 
 
 def _question_message(state: State, pending: OpenQuestion, subjects: Subjects) -> Message:
-    """Return the message about a question, for a program that shows the question to a person."""
+    """Return the event for a question, which a program can show to a person."""
     task = state.tasks[pending.task_id] if pending.task_id is not None else None
     return Message(
         subject=subjects.question(state.team, state.workflow_id, pending.id),
@@ -188,7 +189,7 @@ def _dead_letter_message(state: State, task: Task, subjects: Subjects) -> Messag
     handoff = build_handoff(state, task, subjects)
     at = task.ended_at or state.started_at
     cause = task.error or AttemptError(kind=ErrorKind.HANDLER, message="no cause is known")
-    if task.status is TaskStatus.ABANDONED:  # the error of an earlier attempt did not end this attempt
+    if task.status is TaskStatus.ABANDONED:  # `task.error` may be from an earlier attempt
         cause = AttemptError(kind=ErrorKind.LIMIT, message=task.reason or state.reached_limit)
     letter = DeadLetter(
         id=name,

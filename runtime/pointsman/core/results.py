@@ -29,18 +29,18 @@ __all__ = ["has_token", "late_result", "on_result"]
 
 
 def has_token(state: State, received: ResultReceived) -> bool:
-    """Return True if a result has the token of its attempt, which only the agent with the handoff has."""
+    """Return True if a result has the token of its attempt. Only the agent that received the handoff has this token."""
     return received.token == attempt_token(state.secret, received.result.task_id, received.result.attempt)
 
 
 _ASKING_ROLES = (Role.WORK, Role.PLAN)
-"""The roles whose agents may ask a person. The other roles work with the results of the workflow."""
+"""The roles whose agents may ask a person. The other roles only need the results of the workflow."""
 
 
 def on_result(decision: Decision, received: ResultReceived) -> None:
     """Apply one result. A result counts once, for the current attempt, from the agent that has the handoff.
 
-    A result without the token of the handoff changes nothing: its sender has not received the handoff.
+    A result without the token of the handoff changes nothing, because its sender has not received the handoff.
     """
     state, result = decision.state, received.result
     if not has_token(state, received):
@@ -53,8 +53,8 @@ def on_result(decision: Decision, received: ResultReceived) -> None:
     if task is None:
         return _ignore_result(decision, received, "unknown_task", "the workflow has no such task")
     if task.event_id == received.event_id:
-        return None  # a redelivery: it leaves no entry, so it must have no effect on the order of entries
-    if task.status is TaskStatus.WAITING:  # its plan is new: the handoff is still in a queue
+        return None  # a redelivery starts no task: it leaves no entry, so a replay could not repeat the start
+    if task.status is TaskStatus.WAITING:  # its plan came in the same batch, so the task has not started yet
         start_ready_tasks(decision)
         task = decision.state.tasks[result.task_id]
     if task.agent != result.agent:
@@ -73,14 +73,14 @@ def on_result(decision: Decision, received: ResultReceived) -> None:
 
 
 def late_result(state: State, received: ResultReceived) -> str:
-    """Return a sentence about a result that came after the end of its workflow and would have counted before.
+    """Return a sentence about a late result, which would have counted before the end of its workflow.
 
     Args:
         state: The state of the ended workflow.
         received: The result.
 
     Returns:
-        The sentence; an empty text for any other result, and if the workflow was cancelled.
+        The sentence; an empty text if the result would not have counted, or the workflow was cancelled.
     """
     result, task = received.result, state.tasks.get(received.result.task_id)
     if task is None or task.status is not TaskStatus.ABANDONED or task.abandon_cause == "cancelled":
@@ -118,7 +118,7 @@ def _on_success(decision: Decision, task: Task, received: ResultReceived) -> Non
 def _on_questions(
     decision: Decision, task: Task, received: ResultReceived, questions: tuple[QuestionRequest, ...]
 ) -> None:
-    """Ask the questions of an agent, or fail the attempt if the limit of questions does not allow them."""
+    """Ask the questions of an agent. If the limit of questions does not allow them, fail the attempt."""
     if over := questions_over_limit(decision.state, questions):
         error = AttemptError(kind=ErrorKind.LIMIT, message=over)
         return handle_attempt_failure(decision, task, error, received.event_id, received.result)
@@ -192,7 +192,7 @@ def _complete_task(decision: Decision, task: Task, received: ResultReceived) -> 
         case Role.JUDGE:
             request_synthesis(decision)
         case Role.SUMMARIZE:
-            pass  # the workflow begins in the pass after the inputs
+            pass  # the pass `begin` starts the workflow after the inputs
         case Role.SYNTHESIZE:
             apply_synthesis(decision, received.result)
         case _:

@@ -1,7 +1,6 @@
 """Resume a workflow that ended as failed or partial: a new round does the open tasks again.
 
-Results of tasks that succeeded stay. The new round has the whole limits of the workflow, and ends with an outcome of
-its own.
+Results of tasks that succeeded stay. The new round has all limits of the workflow again, and ends with its own outcome.
 """
 
 from __future__ import annotations
@@ -22,15 +21,15 @@ from pointsman_schemas.strategies import Choreography
 __all__ = ["RESUME_MARGIN", "expires_soon", "resume_refusal", "resume_workflow"]
 
 RESUME_MARGIN = timedelta(hours=1)
-"""Part of the retention period in which an ended workflow cannot be resumed any more, because a supervisor with another
-clock may be deleting its log. At most half of the retention period."""
+"""Last part of the retention period, in which an ended workflow cannot be resumed, because a supervisor with a faster
+clock may be deleting its log. The margin is at most half of the retention period."""
 
 
 def resume_workflow(decision: Decision, received: ControlReceived) -> None:
-    """Begin a new round, if the workflow has ended and can be resumed.
+    """Begin a new round of an ended workflow, if the workflow can be resumed.
 
-    A running workflow records that the command was ignored. An ended workflow that cannot be resumed records nothing:
-    no other entry can follow its end.
+    A running workflow records that the command was ignored. An ended workflow that cannot be resumed records nothing,
+    because no other entry can follow the end of a workflow.
     """
     state, control = decision.state, received.control
     if received.event_id in state.ignored_events:
@@ -62,12 +61,12 @@ def resume_workflow(decision: Decision, received: ControlReceived) -> None:
 
 
 def resume_refusal(decision: Decision, received: ControlReceived) -> str:
-    """Return the reason why an ended workflow cannot be resumed; an empty text if it can be resumed."""
+    """Return the reason for which an ended workflow cannot be resumed; an empty text if a resume is possible."""
     return "; ".join(_obstacles(decision, decision.state, received))
 
 
 def expires_soon(decision: Decision) -> bool:
-    """Return True if the log of an ended workflow may be deleted while a new round begins."""
+    """Return True if the log of an ended workflow could be deleted during the start of a new round."""
     kept, outcome = decision.context.retention, decision.state.outcome
     if kept is None or outcome is None:
         return False
@@ -95,7 +94,7 @@ def _obstacles(decision: Decision, state: State, received: ControlReceived) -> I
 
 
 def _is_open(state: State, task: Task) -> bool:
-    """Return True for a task that is done again: it did not succeed, or the result of its team or its list has gaps."""
+    """Return True if the task must be done again, because it did not succeed or its result has gaps."""
     if any(state.tasks[name].status is not TaskStatus.SUCCEEDED for name in task.items):
         return True
     return task.status is not TaskStatus.SUCCEEDED or bool(task.result and task.result.gaps)

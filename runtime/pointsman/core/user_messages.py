@@ -1,7 +1,7 @@
-"""Record messages to a running workflow. A message that no task has read becomes the next turn of its thread.
+"""Record messages to a running workflow. A message that no task has read becomes the next turn of the thread.
 
-A message is recorded once, whatever the number of its deliveries. Attempts that start later receive it in their
-handoffs. The agents of attempts under way receive it on a subject of their own, and read it between two steps.
+A message is recorded once, even if it is delivered several times. Later attempts receive the message in their handoffs.
+The agents of running attempts receive the message on their own subject, and read it between two steps.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ __all__ = [
 ]
 
 INFORMED_ROLES = (Role.WORK, Role.PLAN, Role.CLASSIFY, Role.SYNTHESIZE)
-"""The roles that receive the earlier turns of a thread, and the messages to the workflow."""
+"""The roles whose agents receive the earlier turns of a thread and the messages to the workflow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class NextTurn:
 
     Attributes:
         place: The thread, and the turn that has ended.
-        request_id: The id of the request, equal at each publication.
+        request_id: The id of the request. The id is the same each time that the request is published.
         request: The request.
     """
 
@@ -75,17 +75,17 @@ def record_message(decision: Decision, received: ControlReceived) -> None:
 
 
 def message_refusal(state: State, text: str) -> str:
-    """Return the reason why a running workflow does not record a message; an empty text if it records the message."""
+    """Return the reason for which a running workflow refuses a message; an empty text if the message is recorded."""
     if len(state.messages) >= state.limits.messages:
         return f"the workflow has {len(state.messages)} messages, of {state.limits.messages} that it may have"
     return "" if text.strip() else "the message is empty"
 
 
 def late_message(state: State, received: ControlReceived) -> str:
-    """Return the reason why a message to an ended workflow is refused; an empty text for any other message.
+    """Return the reason for which a message to an ended workflow is refused; an empty text for any other message.
 
-    A message of the caller of a thread is not refused: it becomes the next turn. A message that was recorded before is
-    a redelivery. A message of a parent is for a task whose result the parent has.
+    Three kinds of messages are not refused. A message from the caller of the thread becomes the next turn. A message
+    that was recorded before is a redelivery. A message from a parent is for a task that already has its result.
     """
     if received.event_id in state.ignored_events or state.parent is not None or late_turn(state, received) is not None:
         return ""
@@ -96,7 +96,7 @@ def late_message(state: State, received: ControlReceived) -> str:
 
 
 def late_turn(state: State, received: ControlReceived) -> NextTurn | None:
-    """Return the next turn of the thread for a message that came after the end; None if there is no next turn."""
+    """Return the next turn of the thread for a message after the end; None if the message starts no turn."""
     text, place = received.control.text, state.thread
     if not state.ended or received.event_id in state.ignored_events or not text.strip():
         return None
@@ -122,9 +122,9 @@ def unread_messages(state: State) -> tuple[UserMessage, ...]:
 
 
 def unread_turn(state: State) -> NextTurn | None:
-    """Return the next turn of the thread with the unread messages of its caller; None if there is no next turn.
+    """Return the next turn of the thread, with the unread messages of its caller; None if no next turn follows.
 
-    A cancelled turn has no next turn: a person wanted its end.
+    After a cancellation no turn follows, because a person ended the workflow deliberately.
     """
     place = state.thread
     if place is None or not state.ended or state.phase is Phase.CANCELLED:
@@ -137,9 +137,10 @@ def unread_turn(state: State) -> NextTurn | None:
 
 
 def outbox_messages(state: State, subjects: Subjects) -> Iterator[Message]:
-    """List the messages for attempts that started before the newest message to the workflow.
+    """List the outbox messages with user messages, for running attempts that started before the newest user message.
 
-    Each agent at work has one subject, and a team at work receives each message as a control of its parent.
+    Each agent with such an attempt has one subject. A team with such an attempt receives each user message as a
+    control.
 
     Args:
         state: The state.

@@ -45,7 +45,7 @@ async def test_stage_fixes_its_output_with_the_feedback() -> None:
         outcome = await (await client.submit("letters", "write to me")).outcome(10)
 
     assert (outcome.status, outcome.answer) == ("completed", "Dear C-1")
-    assert heard == ["", "the output lacks customer, or has nothing there"]
+    assert heard == ["", "the output lacks customer, or has an empty value there"]
     assert {task.task_id: task.attempts for task in outcome.tasks} == {"extract": 2, "write": 1}
 
 

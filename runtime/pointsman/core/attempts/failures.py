@@ -48,7 +48,7 @@ def handle_attempt_failure(
 
 
 def retry_refined_task(decision: Decision, task: Task) -> None:
-    """Schedule the next attempt at a task whose intent a refiner was asked to rewrite."""
+    """Schedule the next attempt at a task after its refiner has ended, with or without a new intent."""
     error = last_error(task)
     retry = next_attempt(decision, task, error)
     if retry is None or decision.now + retry.delay >= decision.latest_start(task.role):
@@ -62,13 +62,13 @@ def last_error(task: Task) -> AttemptError:
 
 
 def schedule_retry(decision: Decision, task: Task, error: AttemptError, retry: Retry, *, refine: bool = False) -> None:
-    """Schedule the next attempt at a task, or request the approval or the refinement that comes first.
+    """Schedule the next attempt at a task, or request the approval or the refinement that the attempt needs first.
 
     Args:
         decision: The decision in progress.
         task: The task.
         error: The error of the failed attempt.
-        retry: The next attempt. A different agent may replace its agent.
+        retry: The proposed next attempt. A different agent may still replace the agent of the proposal.
         refine: True if a refiner may rewrite the intent of the task first.
     """
     if (rerouted := _reroute(decision, task, error, retry)) is None:
@@ -81,7 +81,7 @@ def schedule_retry(decision: Decision, task: Task, error: AttemptError, retry: R
 
 
 def _reroute(decision: Decision, task: Task, error: AttemptError, retry: Retry) -> Retry | None:
-    """Return `retry`, or a retry by a different agent, if the circuit is open or other agents have the skill.
+    """Return `retry`. If the circuit is open or other agents have the skill, return a retry by a different agent.
 
     None means that no attempt follows now: the task is held, or the task has failed after its last attempt.
     """
@@ -131,7 +131,7 @@ def _dispatch_retry(decision: Decision, task: Task, retry: Retry) -> None:
 
 
 def fail_task(decision: Decision, task: Task, error: AttemptError) -> None:
-    """Fail a task permanently: check the tasks that depend on it, or end the workflow."""
+    """Fail a task permanently. Then check the tasks that depend on the task, or end the workflow."""
     state = decision.add(TaskFailed(at=decision.now, task_id=task.id, error=error, attempts=task.attempt))
     match task.role:
         case Role.WORK:
@@ -150,11 +150,11 @@ def fail_task(decision: Decision, task: Task, error: AttemptError) -> None:
         case Role.JUDGE:
             if (stage := reviewed_stage(state, task)) is not None:
                 message = f"{task.agent} could not judge it: {error.message}"
-                # This error has its own kind, because the stage was neither refused nor found insufficient.
+                # This error has its own kind, because the judge failed: the judge has not reviewed the stage.
                 return fail_task(decision, stage, AttemptError(kind=ErrorKind.HANDLER, message=message))
             request_synthesis(decision)
         case Role.SUMMARIZE:
-            pass  # the workflow begins with the summary so far
+            pass  # the workflow begins with the earlier summary
         case Role.SYNTHESIZE:
             reason = f"{task.agent} could not write the answer ({error.message}); these are the tasks' own results"
             end_workflow(decision, Phase.FAILED if _is_refusal(error) else Phase.PARTIAL, raw_results(decision), reason)
@@ -170,6 +170,6 @@ def _is_refusal(error: AttemptError) -> bool:
 
 
 def _is_team(decision: Decision, task: Task, agent: str) -> bool:
-    """Return True if `agent` is a team. Without a live instance, the value of the last dispatch counts."""
+    """Return True if `agent` is a team. If no instance is live, return the value of the last dispatch."""
     card = decision.card(agent)
     return card.team if card else task.team and agent == task.agent

@@ -51,7 +51,7 @@ def request_refinement(decision: Decision, task: Task, error: AttemptError) -> N
 
 
 def refined_task(state: State, refiner: Task) -> Task | None:
-    """Return the task that waits for this task of the refiner; None if there is no such task."""
+    """Return the task whose new intent the task `refiner` writes; None if there is no such task."""
     waiting = (
         task for task in state.plan_tasks() if task.refined_by == refiner.id and task.status is TaskStatus.REFINING
     )
@@ -59,7 +59,7 @@ def refined_task(state: State, refiner: Task) -> Task | None:
 
 
 def refined_intent(result: Result) -> str:
-    """Return the new intent; an empty text for an answer without an intent."""
+    """Return the new intent; an empty text if the answer has no intent."""
     try:
         return Refinement.model_validate(result.output).intent.strip()
     except ValidationError:

@@ -23,7 +23,7 @@ _NO_FALLBACK_KINDS = frozenset(
         ErrorKind.OUTCOME_UNKNOWN,
     }
 )
-"""Kinds of errors after which the fallback gets no attempt: it cannot help, or must not repeat the work."""
+"""Kinds of errors after which the fallback gets no attempt: the fallback cannot help, or must not repeat the work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +61,10 @@ def next_attempt(decision: Decision, task: Task, error: AttemptError) -> Retry |
 def _retry_delay(policy: RetryPolicy, workflow_id: str, task: Task, error: AttemptError) -> timedelta:
     """Return the delay before the next attempt. A delay in the error replaces the delay of the policy.
 
-    The jitter is derived from the ids, so that a repetition of the decision has the same result.
+    The jitter is computed from the ids. So the delay is equal if the decision is made again.
     """
     if error.kind == ErrorKind.INSUFFICIENT:
-        return timedelta()  # no delay, because nothing has to recover: the agent receives the reason of the check
+        return timedelta()  # no delay: the next handoff has the reason of the check
     if error.retry_after is not None:
         return timedelta(seconds=error.retry_after)
     draw = int(derive_id("jitter", workflow_id, task.id, str(task.attempt), length=8), 16) / 0xFFFFFFFF

@@ -1,6 +1,7 @@
-"""Check the output of a stage, and have a judge review it before it counts, if the check names a judge.
+"""Check the output of a stage. If the check names a judge, the output counts only after a review by the judge.
 
-A review accepts the output, requests one more attempt once, or fails the stage. If the judge fails, the stage fails.
+A review accepts the output, returns the stage for one more attempt, or fails the stage. A stage is returned only once.
+If the judge fails, the stage fails.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ __all__ = ["check_failure", "output_check", "parse_review", "request_review", "r
 
 
 def request_review(decision: Decision, task: Task, judge: str, received: ResultReceived) -> None:
-    """Request a review of the output of a stage, which waits for the judge."""
+    """Request a review of the output of a stage. The stage waits for the judge."""
     state = decision.state
     asked = ReviewInput(
         request=state.input,
@@ -51,7 +52,7 @@ def request_review(decision: Decision, task: Task, judge: str, received: ResultR
 
 
 def parse_review(output: JsonValue) -> Review | str:
-    """Return the review of a judge. If the output is not a review, return a sentence about the fault."""
+    """Return the review in the output of a judge. If the output is not a review, return a sentence about the fault."""
     try:
         return Review.model_validate(output)
     except ValidationError as error:
@@ -71,7 +72,7 @@ def review_error(stage: Task, judge: Task, review: Review) -> AttemptError | Non
 
 
 def _is_last_attempt(stage: Task) -> bool:
-    """Return True if the judge cannot return the stage: a return happens only once, and only if an attempt is left."""
+    """Return True if the judge cannot return the stage: the stage was returned before, or no attempt is left."""
     return stage.returned_by_review or stage.attempt >= stage.max_attempts
 
 
@@ -101,7 +102,7 @@ def _check_problems(check: Check, output: JsonValue) -> Iterator[str]:
         if not isinstance(output, dict):
             yield f"the output is not a JSON object; expected one with {', '.join(check.fields)}"
         elif missing := [name for name in check.fields if output.get(name) in (None, "", [], {})]:
-            yield f"the output lacks {', '.join(missing)}, or has nothing there"
+            yield f"the output lacks {', '.join(missing)}, or has an empty value there"
     if not (check.mentions or check.min_length):
         return
     text = " ".join(_texts(output))

@@ -2,8 +2,8 @@
 
 The used and the reserved amounts together never exceed a limit, even if tasks run in parallel. `reserve` has the
 rule: the attempts that can start now share equally. One share is kept for tasks that start later. The budget of one
-call is kept for the answer. An attempt without a share waits until a result returns its unused budget. `team_quota`
-has the rule for the tasks and re-plans of a team.
+model call is kept for the answer. An attempt without a share waits until a result arrives, which returns unused budget.
+`team_quota` has the rule for the tasks and re-plans of a team.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from pointsman_schemas.strategies import Pipeline, Router
 __all__ = ["BudgetExhausted", "reserve", "reserved"]
 
 _MIN_ATTEMPT_BUDGET = {"calls": 1, "tokens": 1_000, "cost": 0.01}
-"""Smallest budget of an attempt: one modest model call. An attempt that would get less waits for more. If a limit is
-below twenty times that amount, the smallest budget is a twentieth of the limit.
+"""Smallest budget of an attempt: one modest model call. An attempt whose share is smaller waits. If a limit is below
+twenty times that amount, the smallest budget is a twentieth of the limit.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class BudgetExhausted:
-    """The limit that leaves no budget for an attempt, and a sentence about its use."""
+    """The limit that leaves no budget for an attempt, and a sentence about the use of the limit."""
 
     limit: str
     detail: str
@@ -44,7 +44,7 @@ def reserve(state: State, task: Task, card: AgentCard | None, teams: Set[str]) -
         teams: The names of the live teams: a team also has a share of the tasks and re-plans.
 
     Returns:
-        The budget, or the limit that leaves nothing for the attempt.
+        The budget, or the limit that leaves no budget for the attempt.
     """
     limits = usage_bounds(state)
     may_be_team = card.team if card is not None else task.role is Role.WORK
@@ -70,7 +70,8 @@ def reserve(state: State, task: Task, card: AgentCard | None, teams: Set[str]) -
             return BudgetExhausted(name, f"the limit of {bound:.10g} {name} is used up: {used:.10g} used{rest}")
         rooms[name] = room, least
     if rooms:
-        later = task.role in (Role.PLAN, Role.CLASSIFY)  # a task whose refiner runs needs a share for its next attempt
+        # A task in `refining` needs a share later. `share_count` finds such a task, so Role.REFINE is not listed here.
+        later = task.role in (Role.PLAN, Role.CLASSIFY)
         enough = max(room / least for room, least in rooms.values())
         among = share_count(state, task, later=later, enough=enough)
         shares |= {name: min(max(room / among, least), room) for name, (room, least) in rooms.items()}
@@ -78,7 +79,7 @@ def reserve(state: State, task: Task, card: AgentCard | None, teams: Set[str]) -
 
 
 def reserved(state: State, asking: Task | None = None) -> dict[str, float]:
-    """Return the budget that the active attempts have reserved. The last attempt at the task `asking` has ended."""
+    """Return the reserved budget of the active attempts. The attempt at `asking` does not count: it has ended."""
     given = reserved_budgets(state, asking)
     return {
         "calls": sum(each.calls or 0 for each in given),
@@ -88,7 +89,7 @@ def reserved(state: State, asking: Task | None = None) -> dict[str, float]:
 
 
 def _needs_synthesizer(state: State) -> bool:
-    """Return True if the state shows that a synthesizer will write the answer."""
+    """Return True if a synthesizer will write the answer, as far as the state shows."""
     if isinstance(state.strategy, Pipeline) or state.strategy.synthesizer is None:
         return False
     return not isinstance(state.strategy, Router) or state.plan is None or len(state.plan.tasks) > 1

@@ -1,8 +1,8 @@
-"""Bound tasks and re-plans for a tree of teams: the limits of the topmost team include all teams below it.
+"""Bound tasks and re-plans for a tree of teams. The limits of the topmost team bound the tasks of all teams below.
 
 The tasks of a plan count at once. A team that receives a task gets a share of the remaining tasks. The share is
-reserved until the result states the used tasks. A result without a statement counts as full use. So the planned and the
-reserved tasks never exceed the quota of a workflow, even if teams work in parallel.
+reserved until the result states the number of used tasks. If the result states no number, the whole share counts as
+used. So the planned and the reserved tasks never exceed the quota of a workflow, even if teams work in parallel.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = [
 
 
 def quota(state: State) -> PlanUsage:
-    """Return the tasks and re-plans of the workflow and the teams below it: the smaller of limit and budget."""
+    """Return the tasks and re-plans for the workflow and its child teams: the smaller of the limit and the budget."""
     limits, given = state.limits, state.budget
     if given is None:
         return PlanUsage(tasks=limits.tasks, replans=limits.replans)
@@ -41,9 +41,9 @@ def quota(state: State) -> PlanUsage:
 
 
 def plan_usage(state: State) -> PlanUsage:
-    """Return the tasks and re-plans that the workflow and the teams below it have used, as far as the state shows.
+    """Return the tasks and re-plans that the workflow and its child teams have used, as far as the state shows.
 
-    The steps of an adaptive planner are not re-plans: the tasks of each step count.
+    The steps of an adaptive planner do not count as re-plans, but their tasks count.
     """
     replans = 0 if isinstance(state.strategy, Adaptive) else state.replans
     tasks = sum(task.role is Role.WORK for task in state.tasks.values())
@@ -53,7 +53,7 @@ def plan_usage(state: State) -> PlanUsage:
 def committed(state: State, asking: Task | None = None) -> PlanUsage:
     """Return the tasks and re-plans that are planned, await an approval, or are reserved for teams.
 
-    The last attempt at the task `asking` has ended.
+    The reservation of the task `asking` does not count, because its last attempt has ended.
     """
     planned, given = plan_usage(state), reserved_budgets(state, asking)
     return PlanUsage(
@@ -63,7 +63,7 @@ def committed(state: State, asking: Task | None = None) -> PlanUsage:
 
 
 def reserved_budgets(state: State, asking: Task | None = None) -> Sequence[Budget]:
-    """Return the budgets of the active attempts. The last attempt at the task `asking` has ended."""
+    """Return the budgets of the active attempts. The task `asking` does not count: its last attempt has ended."""
     own = asking.id if asking else ""
     return [each.budget for each in state.tasks.values() if each.budget and each.active and each.id != own]
 
@@ -71,8 +71,8 @@ def reserved_budgets(state: State, asking: Task | None = None) -> Sequence[Budge
 def remaining_tasks(state: State) -> int:
     """Return the number of tasks that a new plan may have.
 
-    Tasks of the current plan that have not started are replaced by a new plan. A task that awaits an approval counts,
-    because it may start before the new plan exists.
+    A new plan replaces the tasks of the current plan that have not started, so these tasks leave room. A task that
+    awaits an approval leaves no room, because the task may start before the new plan exists.
     """
     staying = (TaskStatus.FAILED, TaskStatus.AWAITING_ANSWER)
     giving_way = sum(1 for task in state.plan_tasks() if not (task.attempt or task.event or task.status in staying))
@@ -88,7 +88,8 @@ def remaining_replans(state: State) -> int:
 def team_share(state: State, task: Task, teams: Container[str]) -> PlanUsage:
     """Return the tasks and re-plans that the next attempt at `task` may use, if its agent is a team.
 
-    The share is an equal part of the rest. One part is kept if tasks of other `teams`, or more plans, come later.
+    The share is an equal part of the rest. If tasks of other `teams`, or more plans, can come later, one part is kept
+    for them.
     """
     bound, gone = quota(state), committed(state, task)
     tasks, replans = max(bound.tasks - gone.tasks, 0), max(bound.replans - gone.replans, 0)
@@ -103,8 +104,8 @@ def share_count(
 
     Args:
         state: The workflow's state.
-        asking: The task that asks for a part.
-        later: True if more tasks may come later. The later tasks get one part together.
+        asking: The task that needs a part now.
+        later: True if more tasks may come later. All later tasks together get one part.
         agents: The agents whose tasks count; by default all tasks count.
         enough: Number of parts at which each part is the smallest budget. Counting stops there, which keeps long plans
             fast.
@@ -117,7 +118,7 @@ def share_count(
         if ready >= enough:
             break
         if task.status is TaskStatus.EXPANDED:
-            continue  # its items are tasks of their own
+            continue  # each of its items has its own task
         if task.id == asking.id or task.settled or task.active or (agents is not None and task.agent not in agents):
             continue
         if task.status is TaskStatus.AWAITING_BUDGET or state.can_start(task):
@@ -128,7 +129,7 @@ def share_count(
 
 
 def exhausted_quota(state: State) -> str:
-    """Return a sentence about the limit that prevented a re-plan after a failure; an empty text if no limit did."""
+    """Return a sentence about the limit that prevented a re-plan after a failure; an empty text without a limit."""
     if not (_can_replan(state) and state.limits.replans):
         return ""
     if all(task.status is not TaskStatus.FAILED for task in state.plan_tasks()):

@@ -1,8 +1,8 @@
-"""Compute the rest of a provider's limits, from buckets of requests and of tokens, and the calls in progress.
+"""Compute the unused part of a provider's limits, from a bucket of requests, a bucket of tokens and the current calls.
 
-A bucket fills at its rate, up to the amount of ten seconds. So no minute exceeds the limit by more than a sixth. The
-callers state the times. A time that is wrong by more than a minute affects only the calls of that caller, and an
-overdrawn bucket.
+A bucket fills at its rate, and its size is the amount of ten seconds. So no minute exceeds the limit by more than a
+sixth. The callers state the times. A time that is wrong by more than a minute affects only the calls of that caller,
+but such a time also refills an overdrawn bucket.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["BucketState", "ModelLimits", "acquire", "release"]
 _MINUTE_S = 60.0
 _MAX_RATE = 1e12  # per minute; larger than the limit of any provider
 _BURST_SHARE = 1 / 6  # share of a minute's limit that may be used in one burst
-_POLL_INTERVAL_S = 0.1  # seconds between two checks for the end of a call in progress
+_POLL_INTERVAL_S = 0.1  # seconds until the next try, if the maximum number of calls is in progress
 
 
 class ModelLimits(BaseModel):
@@ -38,13 +38,13 @@ class ModelLimits(BaseModel):
 
 
 class BucketState(BaseModel):
-    """The rest of the limits at a time.
+    """The unused part of the limits at a time.
 
     Attributes:
         at: The time.
         requests: Requests that are left; None for a bucket that was not used yet.
         tokens: Tokens that are left; None for a bucket that was not used yet.
-        calls: The calls in progress, each with the time at which it ends at the latest.
+        calls: The calls in progress, each with the latest time of its end.
         closed_until: The time before which the provider accepts no call.
     """
 
@@ -62,8 +62,8 @@ def acquire(
 ) -> BucketState | float:
     """Take the share of a call.
 
-    A call that needs more than the size of the bucket waits for a full bucket. A call that has its share already gets
-    no second share: the caller could not know whether its first attempt to store the state succeeded.
+    A call that needs more than the size of the bucket waits for a full bucket. A call that already has its share gets
+    no second share. The caller may repeat a request if it does not know whether the state was stored.
 
     Args:
         allowance: The state; None for limits that were not used yet.
@@ -71,10 +71,10 @@ def acquire(
         now: The time.
         call: The id of the call.
         tokens: The estimated tokens of the call, which `release` corrects.
-        until: The time at which the call ends at the latest.
+        until: The latest time of the call's end.
 
     Returns:
-        The state with the call; or the seconds after which to try again.
+        The state with the call; or the seconds until the caller may try again.
     """
     there = _refill(allowance or BucketState(at=now), limits, now)
     if call in there.calls:
@@ -101,7 +101,7 @@ def acquire(
 def release(
     allowance: BucketState | None, limits: ModelLimits, now: datetime, call: str, tokens: int, closed: float | None
 ) -> BucketState:
-    """Return the share of a call that has ended. A call returns its share once: a repetition changes nothing.
+    """Return the share of a call that has ended. A second return of the same share changes nothing.
 
     Args:
         allowance: The state; None for limits that were not used yet.

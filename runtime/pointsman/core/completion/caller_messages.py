@@ -19,8 +19,8 @@ __all__ = [
 
 
 NOT_SERVED_MESSAGE: Final = "The request could not be served. Please try again later."
-"""The answer after a failure that may pass. The cause is in the outcome's reason, for operators: the text of an
-exception may be confidential.
+"""The answer after a temporary failure. The cause is only in the outcome's reason, for operators, because the text of
+an exception may be confidential.
 """
 
 START_AGENT_ADVICE: Final = "Ask again once it runs; `pointsman agents` shows who does."
@@ -34,26 +34,26 @@ _ADVICE_BY_KIND: Final = {
     ErrorKind.LIMIT: RAISE_LIMIT_ADVICE,
     ErrorKind.NO_WORKER: START_AGENT_ADVICE,
 }
-"""Kinds of errors whose message the caller receives, with the next step. The runtime, or an agent for the caller, wrote
-these messages.
+"""Kinds of errors whose message the caller receives, with the next step. The messages are written by the runtime, or by
+an agent for the caller.
 """
 
 
 def agent_gone(agent: str) -> str:
-    """Return the reason why a task has no result: its agent is not live. A handoff is confirmed only by its result."""
+    """Return the reason for a missing result of an agent that is not live. Only a result confirms a handoff."""
     return f"no result came, and no agent named {agent} is alive: no worker took the handoff, or the worker has stopped"
 
 
 def explain_failure(reason: str, next_step: str) -> str:
-    """Return the answer of a workflow without an answer: the reason, and the next step of the caller."""
+    """Return the text for the caller of a workflow that has no answer: the reason, and the caller's next step."""
     return f"Could not help, because {reason.strip().rstrip('.')}. {next_step}"
 
 
 def generic_failure(workflow: str, errors: Iterable[AttemptError] = ()) -> str:
-    """Return the answer of a workflow that `errors` have left without an answer.
+    """Return the text for the caller of a workflow that has no answer because of `errors`.
 
-    The answer names the errors if all of them are for the caller. Otherwise the answer asks to try again, if a new
-    request may help, or names the command that shows the reason to an operator.
+    If all errors are for the caller, the text names the errors. Otherwise, if a new request may help, the text asks the
+    caller to try again. If a new request cannot help, the text names the command that shows the reason to an operator.
     """
     errors = tuple(errors)
     if errors and all(error.kind in _ADVICE_BY_KIND for error in errors):

@@ -1,6 +1,6 @@
 """Find contradictions in the data of results: fields with the same name and different short values.
 
-A synthesizer compares prose. The contradictions found here need no model.
+A synthesizer compares prose. This module finds contradictions without a model.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from pydantic import JsonValue
 __all__ = ["find_conflicts"]
 
 _MAX_VALUE_CHARS = 60
-"""Longest text that is a value and not prose, in characters: two agents never write equal sentences."""
+"""Longest text that is compared, in characters. A longer text is prose, and two agents never write equal prose."""
 _PER_AGENT_FIELDS = frozenset({"confidence", "summary"})
-"""Fields about the agent itself: its confidence and its wording. Such fields may differ without a conflict."""
+"""Fields for the confidence and the wording of an agent. Different values of these fields are not a conflict."""
 
 
 def find_conflicts(outputs: Mapping[str, JsonValue]) -> tuple[str, ...]:

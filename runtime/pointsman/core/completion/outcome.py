@@ -1,4 +1,4 @@
-"""Build the outcome of a workflow from its state. The outcome always lists the gaps, even if the answer omits them."""
+"""Build the outcome of a workflow from its state. The outcome always lists the gaps; the answer may omit gaps."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["build_outcome", "conflict_decisions", "end_workflow", "find_gaps"]
 
 
 def build_outcome(state: State, phase: Phase, now: datetime, *, answer: JsonValue = None, reason: str = "") -> Outcome:
-    """Return the outcome of `state` if the workflow ends in `phase` at `now`.
+    """Return the outcome for the end of the workflow in `phase` at `now`.
 
     `elapsed` is the time from the request to `now`; `sequential` is the sum of the times of the tasks, in seconds.
     """
@@ -72,13 +72,13 @@ def conflict_decisions(state: State) -> tuple[Conflict, ...]:
         if task.role is not Role.JUDGE or task.status is not TaskStatus.SUCCEEDED or task.result is None:
             continue
         if task.ended_at is not None and task.ended_at >= state.round_began_at:
-            with suppress(ValidationError):  # an output of a different form has no decisions
+            with suppress(ValidationError):  # an output with a different schema has no decisions
                 found.extend(ConflictRuling.model_validate(task.result.output).decisions)
     return tuple(found)
 
 
 def _task_gaps(task: Task) -> tuple[Gap, ...]:
-    """Return the gaps of a task: the task itself, or the gaps in the output of a team."""
+    """Return the gaps of a task: the gaps of the result, or the task itself if it has not succeeded."""
     if task.intentionally_skipped:
         return ()
     if task.status is TaskStatus.SUCCEEDED:

@@ -37,8 +37,8 @@ __all__ = [
 ]
 
 _RAW_RESULT_SHARE = 2
-"""Divisor of the size of the largest event: raw results may use that part of the size. The commit that ends a workflow
-may hold the last result twice, as a result and in the answer.
+"""Raw results may use the size of the largest event, divided by this number. The last commit of a workflow may contain
+the last result twice: as a result and in the answer.
 """
 
 
@@ -73,7 +73,7 @@ def failure_answer(state: State) -> str:
 
 
 def request_ruling(decision: Decision) -> bool:
-    """Request decisions on contradictions, if there are any, the judge is live, and no limit was reached."""
+    """Request decisions on contradictions, if results contradict, the judge is live, and no limit was reached."""
     state = decision.state
     if state.reached_limit or state.judge is None or decision.card(state.judge) is None:
         return False
@@ -91,8 +91,8 @@ def request_synthesis(decision: Decision) -> None:
     synthesizer = None if isinstance(strategy, Pipeline) else strategy.synthesizer
     if synthesizer is None:
         return end_workflow(decision, final_phase(state), raw_results(decision))
-    # If each task has a different subject, a field may have a different meaning in each task. A team states with
-    # judge=None that its tasks have different subjects.
+    # If each task has a different subject, a field may have a different meaning in each task. A team with such tasks
+    # sets judge=None.
     contradict = isinstance(strategy, FanOut) or state.judge is not None
     return dispatch_synthesizer(decision, synthesizer, find_result_conflicts(state) if contradict else ())
 

@@ -1,8 +1,8 @@
-"""Represent the circuits of failing agents as one value, which all supervisors of a namespace share.
+"""Define the circuits of failing agents. All circuits are one value, which the supervisors of a namespace share.
 
-An agent without an entry has a closed circuit. An agent with an entry receives no work before `until`, and then one
-task, the probe. If the probe succeeds, the circuit closes. If the probe fails, the circuit stays open twice as long as
-the last time.
+An agent without an entry has a closed circuit. An agent with an entry receives no work before `until`. Then the agent
+receives one task, the probe. If the probe succeeds, the circuit closes. If the probe fails, the circuit opens again,
+for twice the time.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ __all__ = [
 _MAX_OPEN_S = 300.0  # an agent that was repaired is probed within five minutes
 
 _WORKER_LOST_KINDS = frozenset({ErrorKind.CRASHED, ErrorKind.TIMEOUT})
-"""Errors without an answer of the agent. These errors count against the agent, even if the task is not retried."""
+"""Errors for an attempt without an answer of the agent. These errors count against the agent, even if the task is not
+retried."""
 
 
 class Circuit(Frozen):
@@ -41,7 +42,8 @@ class Circuit(Frozen):
 
     Attributes:
         since: The time at which the circuit opened.
-        until: The time before which the agent receives no work. With a probe: the time at which the probe expires.
+        until: The time before which the agent receives no work; while a probe is in progress, the time at which the
+            probe expires.
         open_count: Number of times that the circuit opened in a row.
         probe: The attempt that tests the agent; empty if there is no probe.
     """
@@ -61,16 +63,15 @@ class Circuits(Frozen):
 def is_agent_fault(error: AttemptError) -> bool:
     """Return True if a failed attempt counts against its agent.
 
-    An error of the task does not count. After such an error a new attempt would not help, or the output failed a check.
+    An error that the task causes does not count: a new attempt would not help, or the output failed a check.
     """
     return (error.retryable and error.kind != ErrorKind.INSUFFICIENT) or error.kind in _WORKER_LOST_KINDS
 
 
 def open_circuits(circuits: Mapping[str, Circuit], alive: Collection[str], now: datetime) -> Mapping[str, Circuit]:
-    """Return the circuits that are open `now`, of the agents that are `alive`.
+    """Return the circuits of `alive` agents that are open at the time `now`.
 
-    A circuit whose time has passed is not an alarm: the next task is the probe, and a success of the probe closes the
-    circuit.
+    A circuit whose time has passed is left out, because the next task is the probe and may close the circuit.
     """
     return {name: circuit for name, circuit in circuits.items() if name in alive and now < circuit.until}
 
@@ -81,7 +82,7 @@ def probe_id(workflow_id: str, task_id: str, attempt: int) -> str:
 
 
 def open_circuit(circuits: Circuits, agent: str, now: datetime, seconds: float) -> Circuits:
-    """Open the circuit of `agent` for `seconds`; twice as long as the last time if the circuit was not closed since."""
+    """Open the circuit of `agent` for `seconds`, doubled for each opening since the circuit was last closed."""
     before = circuits.agents.get(agent)
     times = before.open_count + 1 if before else 1
     pause = min(seconds * 2 ** (times - 1), max(_MAX_OPEN_S, seconds))
@@ -90,7 +91,7 @@ def open_circuit(circuits: Circuits, agent: str, now: datetime, seconds: float) 
 
 
 def start_probe(circuits: Circuits, agent: str, now: datetime, probe: str, until: datetime) -> Circuits | None:
-    """Record that `probe` is sent to `agent`; None if the circuit must stay open, or a probe is in progress already."""
+    """Record that `probe` is sent to `agent`. Return None if the circuit must stay open or has a probe already."""
     circuit = circuits.agents.get(agent)
     if circuit is None or circuit.probe == probe:
         return circuits
@@ -100,7 +101,7 @@ def start_probe(circuits: Circuits, agent: str, now: datetime, probe: str, until
 
 
 def release_probe(circuits: Circuits, agent: str, now: datetime) -> Circuits:
-    """Remove a probe without a result: the next task is the probe."""
+    """Remove a probe that has no result. The next task of the agent is then the probe."""
     circuit = circuits.agents.get(agent)
     if circuit is None:
         return circuits
@@ -117,7 +118,7 @@ class Load:
     """The load of an agent.
 
     Attributes:
-        queued: Handoffs in the agent's queue and in progress.
+        queued: Number of handoffs in the agent's queue and in progress.
         seconds: Average duration of the agent's recent attempts; None if the agent had no recent attempt.
     """
 
@@ -125,12 +126,12 @@ class Load:
     seconds: float | None = None
 
     def estimated_wait(self, more: int, slots: int, usual: float) -> float:
-        """Return the seconds until the agent would finish a task that it receives after `more` other tasks.
+        """Return the estimated seconds until the agent finishes a new task, if `more` other tasks are sent first.
 
         Args:
-            more: Tasks that the agent receives before this task.
-            slots: Tasks that the agent runs at the same time.
-            usual: Seconds of a task of an agent without recent attempts.
+            more: Tasks that are sent to the agent before the new task.
+            slots: Number of tasks that the agent runs at the same time.
+            usual: Assumed seconds of a task, if the agent has no recent attempts.
 
         Returns:
             The seconds.

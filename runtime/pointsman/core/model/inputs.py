@@ -23,10 +23,10 @@ __all__ = [
 ]
 
 CLOCK_SKEW = timedelta(seconds=2)
-"""A timer may fire early by this time, according to the supervisor's clock. Two correct clocks differ by less."""
+"""By the supervisor's clock, a timer may fire early by this time. Two correct clocks differ by less."""
 
 ROUND_MARK = "-round-"
-"""The part before the number of the round in the name of a timer of a later round than the first."""
+"""The prefix of timer names from the second round on. The number of the round follows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,14 +39,15 @@ class Admission:
         correlation_id: The correlation id of the request.
         team: The team.
         trace: The trace context.
-        parent: The task of a different team, if the handoff of that task starts the workflow.
+        parent: The task of a parent team, if the handoff of that task starts the workflow.
         depth: Number of teams above the workflow.
-        caller: The caller, from the subject of the request; `team:` and the team of the parent for a handoff.
-        secret: The secret of the tokens of the workflow's attempts, drawn by chance. The log keeps the first one.
-        digest: Digest of the request. A different request with the same id has a different digest. Empty for a handoff.
-        thread: The turn of a thread, if the request names a thread and the thread has admitted the turn.
+        caller: The caller, from the subject of the request. For a handoff: `team:` and the name of the parent team.
+        secret: A random secret, from which the tokens of the workflow's attempts are computed. The log keeps the first
+            secret.
+        digest: Digest of the request; empty for a handoff. The digest distinguishes requests with the same id.
+        thread: The turn of a thread, if the request names a thread that has admitted the turn.
         history: The earlier turns of the thread.
-        messages: For a handoff: the messages to the workflow of the parent before the handoff.
+        messages: For a handoff: the messages that the workflow of the parent received before the handoff.
     """
 
     workflow_id: str
@@ -66,17 +67,17 @@ class Admission:
 
 @dataclass(frozen=True, slots=True)
 class RequestReceived:
-    """A request of a caller, or a handoff to the team, which may start a workflow."""
+    """A request of a caller or a handoff to the team. Either may start a workflow."""
 
     admission: Admission
     request: Request
     ignored_fields: tuple[str, ...] = ()
-    """Fields of the message that a request does not have."""
+    """Fields of the message that the request schema does not have."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestRefused:
-    """An unreadable request. Its workflow ends at once, with an outcome that names the fault."""
+    """An unreadable request. The workflow of the request ends at once, with an outcome that names the fault."""
 
     admission: Admission
     error: AttemptError
@@ -86,7 +87,7 @@ class RequestRefused:
 
 @dataclass(frozen=True, slots=True)
 class ResultReceived:
-    """A result of an agent, for the attempt that the result names. The decision may ignore the result.
+    """A result of an agent, for the attempt in the result. The decision may ignore the result.
 
     Attributes:
         event_id: The id of the event.
@@ -106,7 +107,7 @@ class ControlReceived:
     Attributes:
         event_id: The id of the event.
         control: The command.
-        actor: The user who sent it, or the team of the parent, from the subject.
+        actor: The user who sent the command, or the parent team, from the subject.
     """
 
     event_id: str

@@ -24,9 +24,9 @@ class TaskStatus(StrEnum):
     """The statuses of a task.
 
     A task in `backing_off` waits for the time of its next attempt. A task in `awaiting_answer` waits for a person. A
-    task in `refining` waits for a new intent. A task in `in_review` waits for a judge. A task in `held` waits for an
-    agent that may receive work. A task in `awaiting_budget` waits until other attempts return budget. A task in
-    `expanded` waits for the tasks of its items.
+    task in `refining` waits for a new intent. A task in `in_review` waits for a judge. A task in `held` waits for a
+    live agent whose circuit allows work. A task in `awaiting_budget` waits until other attempts return budget. A task
+    in `expanded` waits for the tasks of its items.
     """
 
     WAITING = "waiting"
@@ -65,7 +65,7 @@ TASK_MOVES: Mapping[TaskStatus, frozenset[TaskStatus]] = {
             TaskStatus.HELD,
             TaskStatus.AWAITING_BUDGET,
             TaskStatus.EXPANDED,
-            TaskStatus.FAILED,  # only a task with `for_each` that has no list, or too many items
+            TaskStatus.FAILED,  # only a task with `for_each`, if its value is not a list or has too many items
             TaskStatus.SKIPPED,
             TaskStatus.ABANDONED,
         }
@@ -154,7 +154,7 @@ TASK_MOVES: Mapping[TaskStatus, frozenset[TaskStatus]] = {
             TaskStatus.AWAITING_ANSWER,
             TaskStatus.HELD,
             TaskStatus.AWAITING_BUDGET,
-            TaskStatus.EXPANDED,  # by a replay of the dead letter of an item's task
+            TaskStatus.EXPANDED,  # only by a replay of the dead letter of an item's task
         }
     ),  # only by a replay of its dead letter, or when the workflow is resumed
     TaskStatus.SKIPPED: frozenset({TaskStatus.WAITING}),  # only when the failed task is reopened, or by a resume
@@ -162,7 +162,7 @@ TASK_MOVES: Mapping[TaskStatus, frozenset[TaskStatus]] = {
         {
             TaskStatus.FAILED,  # only an output that is refused permanently, such as a plan
             TaskStatus.WAITING,  # only a team's result with gaps, when the workflow is resumed
-            TaskStatus.EXPANDED,  # only a list without some items, when the workflow is resumed
+            TaskStatus.EXPANDED,  # only a task with `for_each` and failed items, when the workflow is resumed
         }
     ),
     TaskStatus.ABANDONED: frozenset(

@@ -1,4 +1,4 @@
-"""Define a message of the outbox: one event, its subject and its id."""
+"""Define a message of the outbox: one event with its subject and id."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ class Message(NamedTuple):
     Attributes:
         subject: The subject.
         event: The event.
-        id: The CloudEvents id, equal at each publication.
+        id: The CloudEvents id. The id is the same each time that the message is published.
         at: The time of the event.
         commit: The number of the commit that led to the event.
         span_id: The span of the event in the workflow's trace.
-        schedule: The subject on which the broker keeps a delayed message; None for an immediate message.
+        schedule: The subject on which the broker stores a delayed message; None for an immediate message.
         due: The time at which the broker publishes a delayed message.
     """
 

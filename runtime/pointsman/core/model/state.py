@@ -1,4 +1,4 @@
-"""Define the state of a workflow: the sum of the entries of its log. Values are immutable."""
+"""Define the state of a workflow, which is the fold of its log entries. All values are immutable."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ __all__ = [
 ValueT = TypeVar("ValueT", "State", "Task")
 
 _MAX_TASK_ID_CHARS = 64
-"""A task id is a token of a subject."""
+"""Longest task id, in characters, because a task id is a token of a subject."""
 
 NO_USAGE = Usage()
 NO_PLAN_USAGE = PlanUsage()
 
 
 NameSet: TypeAlias = Annotated[frozenset[str], PlainSerializer(sorted, return_type=list[str])]
-"""A set that is written in order, so that equal states have equal snapshots."""
+"""A set that is serialized in sorted order. So equal states have equal snapshots."""
 
 
 @dataclass(frozen=True)
@@ -92,30 +92,30 @@ class Task:
     event: str = ""
     """The domain event to which the task reacts."""
     definition: PlannedTask | None = None
-    """The task in the plan, if the task has a condition, a list of items, or fields from results."""
+    """The task as planned, if the plan gives the task a condition, a list of items, or fields from results."""
     item_of: str = ""
-    """The task with `for_each` for which this task does one item."""
+    """The task with `for_each` whose item this task does."""
     item_index: int = 0
     items: tuple[str, ...] = ()
     """The tasks of the items of a task with `for_each`."""
     intentionally_skipped: bool = False
-    """True if a false condition skipped the task, or a dependency of the task. The task is not a gap of the answer."""
+    """True if a false condition skipped the task or its dependency. Then the task is not a gap of the answer."""
     needs_approval: bool = False
     approved: bool = False
     refined_by: str = ""
-    """The task of the refiner that was asked for a new intent."""
+    """The id of the refiner's task that writes a new intent."""
     returned_by_review: bool = False
     """True if a judge has returned the output once. A judge may return the output of a task only once."""
     answers: tuple[Answer, ...] = ()
     """The answers of persons to the questions of earlier attempts."""
     messages: int = 0
-    """Number of messages to the workflow when the current attempt was dispatched. Its handoff has these messages."""
+    """Number of messages to the workflow at the dispatch of the current attempt. The handoff has these messages."""
     asking_attempts: tuple[int, ...] = ()
     """The attempts that ended with a question."""
     team: bool = False
     """True if the agent is a team, which runs a workflow of its own."""
     rerouted: bool = False
-    """True if the task was held, or went to a fallback."""
+    """True if the task was held, or was dispatched to a fallback."""
     result: Result | None = None
     event_id: str = ""
     error: AttemptError | None = None
@@ -127,17 +127,17 @@ class Task:
 
     @property
     def settled(self) -> bool:
-        """True if the task is not open any more."""
+        """True if the task is in a terminal status."""
         return self.status in SETTLED
 
     @property
     def held(self) -> bool:
-        """True if no agent may receive the task yet."""
+        """True if the task waits because no agent may receive the task."""
         return self.status is TaskStatus.HELD
 
     @property
     def has_items(self) -> bool:
-        """True if the task is done for each item of a list. It has no attempt of its own."""
+        """True if the task is done for each item of a list. Then only the items have attempts."""
         return self.definition is not None and self.definition.for_each is not None and not self.item_of
 
     @property
@@ -168,7 +168,7 @@ class OpenQuestion:
 
 @dataclass(frozen=True)
 class State:
-    """The state of one workflow. States with equal entries are equal."""
+    """The state of one workflow. Equal entries fold to equal states."""
 
     workflow_id: str
     team: str
@@ -196,12 +196,13 @@ class State:
     thread: ThreadTurn | None = None
     summarizer: str | None = None
     history: History | None = None
-    """The earlier turns of the thread at the time of the request. `conversation` also has the newest summary."""
+    """The earlier turns of the thread at the time of the request, without the newest summary. `conversation` adds the
+    summary."""
     approve_plan: bool = False
     refiner: str | None = None
     judge: str | None = None
     questions: Mapping[str, OpenQuestion] = field(default_factory=dict)
-    """The questions without an answer, by id. The deadline is paused while a question is open."""
+    """The open questions, by id. The deadline is paused while a question is open."""
     questions_asked: int = 0
     information_questions: int = 0
     """Number of the questions that asked for information."""
@@ -213,11 +214,11 @@ class State:
     """Number of tasks of the plan that are not settled."""
     plan: Plan | None = None
     revision: int = 0
-    """The number of the newest requested plan, accepted or not."""
+    """The number of the newest plan that was requested, even if the plan was not accepted."""
     rejections: int = 0
     """Number of plans that were refused in a row."""
     replans: int = 0
-    """Number of plans requested while a plan was running. Plans that are returned for repair do not count."""
+    """Number of plans that were requested while a plan was running. A request to repair a plan does not count."""
     results_seen_by_planner: int = 0
     """Number of settled tasks that the newest planner received."""
     messages: tuple[UserMessage, ...] = ()
@@ -231,23 +232,25 @@ class State:
     timers: int = 0
     reached_limit: str = ""
     missing_agents: tuple[str, ...] = ()
-    """Agents with open tasks that were not live when the deadline was reached."""
+    """Agents with open tasks that were not live at the deadline."""
     usage: Usage = NO_USAGE
     child_plan_usage: PlanUsage = NO_PLAN_USAGE
-    """Tasks and re-plans of child teams. An attempt without a stated usage counts with its whole budget."""
+    """Tasks and re-plans that child teams have used. If a result states no usage, the whole budget of the attempt
+    counts."""
     ignored_events: NameSet = frozenset()
-    """Ids of events that must not count again: ignored results, replays and answers."""
+    """Ids of events that were applied or ignored, and must not be applied again: ignored results, replays and
+    answers."""
     outcome: Outcome | None = None
-    """The outcome of the newest round that has ended; None while the workflow runs."""
+    """The outcome of the present round; None while the round runs."""
     commits: int = 0
     round: int = 1
-    """The number of the round: 1, and one more after each resume."""
+    """The number of the round. The first round is 1, and each resume adds 1."""
     round_started_at: datetime | None = None
     """The time of the newest resume; None in the first round."""
     earlier_usage: Usage = NO_USAGE
-    """The usage of earlier rounds. `usage` counts the present round only, to which the limits apply."""
+    """The usage of earlier rounds. `usage` is the usage of the present round, and the limits apply to `usage` only."""
     time_limit: timedelta = timedelta()
-    """The time from the start of a round to its deadline."""
+    """The duration from the start of a round to its deadline."""
     start_pending: bool = False
     """True if the round begins without a plan, and no task of the round was added yet."""
     refused: bool = False
@@ -260,7 +263,7 @@ class State:
 
     @property
     def has_begun(self) -> bool:
-        """True if the workflow has tasks, or asked a person a question. Its start waits for no agent."""
+        """True if the workflow has tasks or has asked a question. Then its start does not wait for an agent."""
         if self.start_pending:
             return False
         if self.thread is None:
@@ -296,7 +299,7 @@ class State:
         )
 
     def retry_policy(self, task: Task) -> RetryPolicy:
-        """Return the policy that governs the retries of `task`: its own policy, or the team's."""
+        """Return the retry policy of `task`: its own policy or, without one, the team's policy."""
         return task.retry or self.retry
 
     def can_start(self, task: Task) -> bool:
@@ -309,8 +312,8 @@ class State:
 def copy_with(value: ValueT, **changes: object) -> ValueT:
     """Return a copy of a state or a task with changed fields.
 
-    The copy takes a tenth of the time of `dataclasses.replace`. That function took a third of the time of a decision.
-    The copy needs the instance's `__dict__`, so `State` and `Task` have no slots.
+    The copy takes a tenth of the time of `dataclasses.replace`, which used a third of the time of a decision. The copy
+    reads the `__dict__` of the instance, so `State` and `Task` have no slots.
 
     Args:
         value: The state or the task.
@@ -331,7 +334,7 @@ def copy_with(value: ValueT, **changes: object) -> ValueT:
 
 
 def usage_bounds(state: State) -> Mapping[str, tuple[float, float]]:
-    """Return the used amount and the bound for each of calls, tokens and cost that has a bound."""
+    """Return the used amount and the bound of calls, tokens and cost, for each that has a bound."""
     limits = state.limits
     if state.budget is None and limits.calls is None and limits.tokens is None and limits.cost is None:
         return {}
@@ -351,7 +354,7 @@ def unused_id(state: State, wanted: str) -> str:
 
 
 def unused_ids(state: State, wanted: Iterable[str]) -> list[str]:
-    """Return an unused task id for each of `wanted`, no two alike. An id that is too long for a token is cut."""
+    """Return a different, unused task id for each of `wanted`. An id that is too long for a subject token is cut."""
     taken = set(state.tasks)
     found: list[str] = []
     for each in wanted:
@@ -366,7 +369,7 @@ def unused_ids(state: State, wanted: Iterable[str]) -> list[str]:
 
 
 def in_review(state: State | None, task_id: str) -> bool:
-    """Return True if a judge reviews the result of the task. The agent of the task has answered already."""
+    """Return True if a judge reviews the result of the task. Then the agent of the task has answered already."""
     task = state.tasks.get(task_id) if state is not None else None
     return task is not None and task.status is TaskStatus.IN_REVIEW
 
@@ -379,7 +382,7 @@ def reviewed_stage(state: State, judge: Task) -> Task | None:
     return state.tasks.get(name) if isinstance(name, str) else None
 
 
-@cache  # built on first use, because building takes some 50 ms and a worker needs no snapshots
+@cache  # built on first use, because the build takes 50 ms and a worker needs no snapshots
 def _state_adapter() -> TypeAdapter[State]:
     return TypeAdapter(State)
 

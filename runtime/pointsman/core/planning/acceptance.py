@@ -35,19 +35,20 @@ __all__ = [
 
 
 _MAX_REQUEST_INTENT_CHARS = 500
-"""Longest request that becomes the intent of its task, in characters. The log would hold a longer request twice."""
+"""Longest request that is used as the intent of its task, in characters. So the log does not store a longer request
+twice."""
 
 
 def accept_plan(decision: Decision, plan: Plan, *, revision: int | None = None, approved: bool = False) -> None:
-    """Accept a valid plan: its tasks become tasks of the workflow, and those without dependencies start.
+    """Accept a valid plan: add its tasks to the workflow, and start the tasks without dependencies.
 
-    A team with `approve_plan` requests an approval first. A plan above the quota of tasks ends the workflow. Only a
-    planner's plan is checked against the quota earlier.
+    A team with `approve_plan` requests an approval first. A plan above the quota of tasks ends the workflow. A
+    planner's plan was checked against the quota before; other plans are checked only here.
 
     Args:
         decision: The decision in progress.
         plan: The plan.
-        revision: The number of the plan; by default the newest requested number.
+        revision: The number of the plan; by default the number of the newest requested plan.
         approved: True if a person has allowed the plan.
     """
     state = decision.state
@@ -82,7 +83,7 @@ def accept_plan(decision: Decision, plan: Plan, *, revision: int | None = None, 
 
 
 def _bound_retries(plan: Plan, policy: RetryPolicy) -> Plan:
-    """Return `plan` with bounded retries: no task has more attempts, or more retried kinds of errors, than `policy`."""
+    """Return `plan` with bounded retries. No task has more attempts, or retries more kinds of errors, than `policy`."""
     if all(task.retry is None for task in plan.tasks):
         return plan
     tasks = (
@@ -100,7 +101,7 @@ def end_over_task_quota(decision: Decision, wanted: int, left: int) -> None:
 
 
 def reject_plan(decision: Decision, task: Task, problems: tuple[str, ...], raw: str) -> None:
-    """Return the plan to its planner or classifier for repair; fail when the repairs are used up."""
+    """Return the plan to its planner or classifier for repair. Fail the workflow if no repair is left."""
     number = max(decision.state.revision, 1)
     state = decision.add(PlanRejected(at=decision.now, revision=number, problems=problems, raw=raw))
     if state.rejections <= state.limits.plan_repairs:
@@ -124,7 +125,7 @@ def reject_plan(decision: Decision, task: Task, problems: tuple[str, ...], raw: 
 def keep_current_plan(decision: Decision, reason: str = "") -> None:
     """Continue with the tasks of the current plan that have not started, because no new plan is available.
 
-    An adaptive workflow ends after these tasks, for `reason`, because no further tasks are planned.
+    An adaptive workflow ends after these tasks, with `reason`, because no further tasks are planned.
     """
     state = decision.state
     if isinstance(state.strategy, Adaptive) and not state.reached_limit:
@@ -150,13 +151,13 @@ def keep_current_plan(decision: Decision, reason: str = "") -> None:
 
 
 def _check_waiting(decision: Decision) -> None:
-    """Let the tasks of the new plan start, and tasks of a resumed workflow that stay beside the plan."""
+    """Mark the tasks of the new plan as ready, and the tasks that a resumed workflow keeps beside the plan."""
     waiting = (task.id for task in decision.state.plan_tasks() if task.status is TaskStatus.WAITING)
     decision.ready.extend(waiting)
 
 
 def request_replan(decision: Decision, reason: str) -> bool:
-    """Request a new plan, if the limits allow a new plan and no plan is being made."""
+    """Request a new plan, if the limits allow a new plan and no planner is at work."""
     state = decision.state
     if not (state.phase is Phase.RUNNING and remaining_replans(state) and remaining_tasks(state)):
         return False
@@ -171,12 +172,12 @@ def request_replan(decision: Decision, reason: str) -> bool:
 
 
 def newest_planner(state: State) -> Task | None:
-    """Return the task of the planner that was asked last for a plan; None if no planner was asked."""
+    """Return the newest task of a planner; None if there is no such task."""
     return next((task for task in reversed(tuple(state.tasks.values())) if task.role is Role.PLAN), None)
 
 
 def _offered_agents(state: State, planner: Task) -> list[str]:
-    """Return the names of the agents that a planner received."""
+    """Return the names of the agents in the input of a planner's task."""
     return [item.name for item in PlannerInput.model_validate(handoff_input(state, planner)).agents]
 
 
@@ -191,7 +192,7 @@ def route_to_fallback(decision: Decision) -> bool:
 
 
 def _route_request(decision: Decision, chosen: Sequence[SelectedAgent], unserved: str = "") -> None:
-    """Give the request to the selected agents, or to the planner of `escalate` for several agents."""
+    """Give the request to the selected agents; if several are selected, to the planner of `escalate`, if any."""
     state = decision.state
     chosen = list({(each.agent or None, each.agent or each.skill): each for each in reversed(chosen)}.values())[::-1]
     if len(chosen) > 1 and isinstance(state.strategy, Router) and state.strategy.escalate is not None:

@@ -1,4 +1,4 @@
-"""Apply the plan of a planner: accept the plan, or return it with its problems."""
+"""Apply the answer of a planner: accept its plan, or return the plan with the list of its problems."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _NO_QUESTIONS_MESSAGE = "the plan asks questions, but this planner may ask no fu
 
 
 def apply_plan(decision: Decision, task: Task, result: Result) -> None:
-    """Accept the planner's answer as the plan, or return the answer with all of its problems."""
+    """Accept the planner's answer as the plan, or return the answer with the list of its problems."""
     state = decision.state
     plan = read_plan(result.output)
     if isinstance(plan, tuple):
@@ -41,7 +41,7 @@ def apply_plan(decision: Decision, task: Task, result: Result) -> None:
 
 
 def planner_questions(state: State, task: Task, output: JsonValue) -> tuple[QuestionRequest, ...]:
-    """Return the questions that a planner asks before it plans; no question if it asks none or may not ask."""
+    """Return the questions that the planner asks before it plans; no questions if the planner may not ask."""
     if not isinstance(output, dict) or not output.get("questions") or not may_ask(state):
         return ()
     plan = read_plan(output)
@@ -76,7 +76,7 @@ def plan_problems(decision: Decision, plan: Plan) -> tuple[str, ...]:
 
 
 def _is_repetition(plan: Plan, state: State) -> bool:
-    """Return True if each task of the plan has failed before. For an adaptive planner, any earlier attempt counts."""
+    """Return True if each task of the plan has failed before; with an adaptive planner, if each was tried before."""
     adaptive = isinstance(state.strategy, Adaptive)
     tried = {
         (task.skill or task.agent, task.intent)

@@ -1,4 +1,4 @@
-"""Give the planner or the classifier its task."""
+"""Add the task of the planner or the classifier."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def request_plan(
     """
     state = decision.state
     work = list(state.plan_tasks())
-    asked_again = state.replans + (1 if state.phase is Phase.RUNNING else 0)  # this time included
+    asked_again = state.replans + (1 if state.phase is Phase.RUNNING else 0)  # including this plan
     asked = PlannerInput(
         request=state.input,
         agents=available_agents(decision, only),
@@ -65,7 +65,7 @@ def may_ask(state: State) -> bool:
 
 
 def available_agents(decision: Decision, only: Sequence[str] | None = None) -> tuple[AvailableAgent, ...]:
-    """Return the live agents that the workflow may use, as a planner or a classifier receives them."""
+    """Return the live agents that the workflow may use, in the form for a planner or a classifier."""
     return tuple(
         make_valid(
             AvailableAgent,
@@ -82,7 +82,7 @@ def available_agents(decision: Decision, only: Sequence[str] | None = None) -> t
 
 
 def available_cards(decision: Decision, only: Sequence[str] | None = None) -> Sequence[AgentCard]:
-    """Return the cards of the live agents that the workflow may use, one card for each name."""
+    """Return one card for each name of a live agent that the workflow may use."""
     cards: dict[str, AgentCard] = {}
     for card in eligible_agents(decision.state, decision.context.cards, only or ()):
         if only is None or card.name in only:

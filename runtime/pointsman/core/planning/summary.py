@@ -1,4 +1,4 @@
-"""Ask the summarizer of a thread for a summary of its older turns, before the workflow of a new turn begins."""
+"""Request a summary of the older turns of a thread, before the workflow of a new turn begins."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ __all__ = ["awaits_summary", "conversation", "thread_summary"]
 
 
 def awaits_summary(decision: Decision) -> bool:
-    """Return True while a summarizer works. The summarizer is asked once, and only if it is live.
+    """Return True while the summarizer works. If the summarizer is live, the first call requests the summary.
 
-    Without a summary the workflow begins with the summary so far, and its agents do not receive the oldest turns.
+    If no new summary is written, the workflow begins with the earlier summary. Then its agents do not receive the
+    oldest turns.
     """
     state = decision.state
     if state.thread is None or not state.thread.overflow or state.summarizer is None:
@@ -36,7 +37,7 @@ def awaits_summary(decision: Decision) -> bool:
 
 
 def thread_summary(state: State) -> str:
-    """Return the summary that the summarizer wrote in this workflow; an empty text without a summary."""
+    """Return the summary that this workflow's summarizer wrote; an empty text without a summary."""
     if state.thread is None or not state.thread.overflow:
         return ""
     for task in state.tasks.values():
@@ -49,7 +50,7 @@ def thread_summary(state: State) -> str:
 
 
 def conversation(state: State) -> History | None:
-    """Return the earlier turns for the agents of the workflow: with the new summary, if there is one."""
+    """Return the earlier turns for the agents of the workflow, with the new summary if the summarizer wrote one."""
     history, summary = state.history, thread_summary(state)
     if history is None or not summary or state.thread is None:
         return history

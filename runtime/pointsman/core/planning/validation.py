@@ -1,6 +1,6 @@
 """Validate the answer of a planner or a classifier before any task is dispatched.
 
-Each problem is one sentence that a planner can act on. All problems are reported together.
+Each problem is one sentence from which a planner can repair the plan. All problems are reported together.
 """
 
 from __future__ import annotations
@@ -20,21 +20,23 @@ from pointsman_schemas.unknown_fields import find_unknown_fields
 __all__ = ["MAX_RAW_CHARS", "check_plan", "raw_text", "read_plan", "read_selection", "readable_tasks"]
 
 MAX_RAW_CHARS = 4_000
-"""Characters of a refused plan that its log entry keeps: enough to see the fault, too few to fill the log."""
+"""Length of a refused plan in its log entry, in characters. The beginning shows the fault, and a longer text would fill
+the log."""
 
 _MAX_PROBLEMS = 20
-"""Problems that are reported. More problems would only fill the prompt of the planner and the log."""
+"""Largest number of reported problems. More problems would only fill the log and the prompt of the planner."""
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
 
 
 def read_plan(output: JsonValue, *, strict: bool = False) -> Plan | tuple[str, ...]:
-    """Return the plan of a planner's answer. If the answer is not a plan, return the problems of its form.
+    """Return the plan in a planner's answer. If the answer is not a plan, return the problems of the answer.
 
     Args:
         output: The answer.
-        strict: True to refuse each unknown field, for a plan that a person wrote. By default, a field is refused only
-            if the plan lacks the field that was probably meant: it would lose the order of its tasks, for example.
+        strict: True to refuse each unknown field, for a plan that a person wrote. By default, an unknown field is
+            refused only if the name is close to that of a missing field. Otherwise the plan could lose the order of its
+            tasks, for example.
 
     Returns:
         The plan, or its problems.
@@ -48,9 +50,9 @@ def read_plan(output: JsonValue, *, strict: bool = False) -> Plan | tuple[str, .
 
 
 def readable_tasks(output: JsonValue) -> Plan:
-    """Return a plan with the tasks of an answer that can be read, so that their problems are reported, too.
+    """Return a plan with the valid tasks of an answer, to report the problems of these tasks, too.
 
-    A task that cannot be read is left out. Dependencies on such a task are left out as well.
+    Invalid tasks, and dependencies on invalid tasks, are left out.
     """
     found = output.get("tasks") if isinstance(output, dict) else None
     tasks: list[PlannedTask] = []
@@ -74,7 +76,7 @@ def readable_tasks(output: JsonValue) -> Plan:
 
 
 def read_selection(output: JsonValue) -> Selection | tuple[str, ...]:
-    """Return the selection in a classifier's answer, or the problems of an answer that is not a selection."""
+    """Return the selection in a classifier's answer. If the answer is not a selection, return its problems."""
     return _parse_output(Selection, output, "a JSON object with agents, each with agent and confidence")
 
 
@@ -97,13 +99,14 @@ def check_plan(
     *,
     allow_expressions: bool = False,
 ) -> tuple[str, ...]:
-    """Return the problems of a planner's plan, one sentence each; no sentence if the plan may run.
+    """Return the problems of a planner's plan, as sentences; no sentence if the plan may run.
 
     Args:
         plan: The plan.
         agents: The names of the agents that the plan may use.
         limits: The limits of the number of tasks and of the longest chain.
-        existing: The tasks of the workflow that have started, by id: True if a new task may depend on the task.
+        existing: The started tasks of the workflow, by id. The value is True if a new task may depend on the started
+            task.
         skills: The skills of `agents`.
         allow_expressions: True if tasks may have `when`, `for_each` and `input_from`, as in the plan of an author.
 

@@ -12,7 +12,8 @@ from pointsman_schemas.strict_json import compact_json
 __all__ = ["MAX_ANSWER_BYTES", "answer_problem"]
 
 MAX_ANSWER_BYTES = 65_536
-"""Largest answer to a question for information, as JSON. Each later handoff of the task carries the answer."""
+"""Largest answer to a question for information, in bytes of JSON. Each later handoff of the task contains the
+answer."""
 
 
 def answer_problem(schema: Mapping[str, JsonValue], value: JsonValue, *, is_input: bool = False) -> str:
@@ -21,10 +22,11 @@ def answer_problem(schema: Mapping[str, JsonValue], value: JsonValue, *, is_inpu
     Args:
         schema: The JSON Schema.
         value: The value.
-        is_input: True for the input of an agent: an agent that takes text also reads the field `request` of an object.
+        is_input: True for the input of an agent. An agent whose input is a text also accepts an object with the field
+            `request`.
 
     Returns:
-        The problem. The text is empty if the value is valid, or if the schema cannot be used.
+        The problem; an empty text if the value is valid or the schema cannot be used.
     """
     if is_input:
         text = schema.get("type") == "string" and isinstance(value, dict)

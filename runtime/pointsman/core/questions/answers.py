@@ -1,4 +1,4 @@
-"""Apply the answer of a person to a question: the work continues, or the work fails with the reason."""
+"""Apply the answer of a person to a question. The work continues, or fails with the reason."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _VERDICTS: dict[str, Verdict] = {"approve": "approved", "reject": "rejected", "a
 
 
 def apply_answer(decision: Decision, received: ControlReceived) -> None:
-    """Apply the answer of a person, if the answer belongs to a question that is open."""
+    """Apply the answer of a person, if the question of the answer is open."""
     state, control = decision.state, received.control
     if received.event_id in state.ignored_events:
         return  # a redelivery
@@ -67,7 +67,7 @@ def apply_answer(decision: Decision, received: ControlReceived) -> None:
 
 
 def expire_questions(decision: Decision) -> None:
-    """End each question that has expired: with its default, else as a rejection."""
+    """End each question that has expired. The answer is the question's default; without a default, a rejection."""
     for pending in tuple(decision.state.questions.values()):
         if decision.now >= pending.expires_at and pending.id in decision.state.questions:
             expired = QuestionAnswered(
@@ -115,7 +115,8 @@ def _apply_decision(decision: Decision, pending: OpenQuestion, decided: Question
             else:
                 fail_task(decision, state.tasks[pending.task_id], rejection_error(pending, decided))
         case "tool" | "information":
-            # The agent also continues after a rejection: its handoff has the answer, and the agent may do without.
+            # The agent also continues after a rejection. The next handoff has the rejection, and the agent may have
+            # another way.
             assert pending.task_id is not None
             more = any(each.task_id == pending.task_id for each in state.questions.values())
             if not more and state.tasks[pending.task_id].status is TaskStatus.AWAITING_ANSWER:

@@ -1,7 +1,7 @@
-"""Record the facts that a decision uses beside the state and the inputs, so that the decision can be repeated.
+"""Record the other facts that a decision uses, besides the state and the inputs. Then the decision can be repeated.
 
-The schemas and the prose of cards are omitted: no decision depends on them. The task of a planner, a classifier or a
-refiner holds the prose that the role received.
+The schemas and the prose of cards are omitted, because no decision depends on them. The input of the task of a planner,
+a classifier or a refiner contains the prose that the agent received.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _NO_FACTS = RecordedContext()
 
 
 def summarize_cards(cards: Iterable[AgentCard]) -> AgentCards:
-    """Return the recorded form of `cards`. Equal instances are one card with the sum of their slots."""
+    """Return the recorded form of `cards`. Equal instances become one card with the sum of their slots."""
     found: dict[tuple[object, ...], dict[str, JsonValue]] = {}
     hands: dict[tuple[object, ...], int] = {}
     for card in cards:
@@ -42,7 +42,7 @@ def summarize_cards(cards: Iterable[AgentCard]) -> AgentCards:
 
 
 def record_context(decision: Decision, agents: AgentCards | None) -> RecordedContext:
-    """Return the facts that `decision` depends on; `agents` is None if an earlier commit has equal agents."""
+    """Return the facts on which `decision` depends; `agents` is None if an earlier commit has equal agents."""
     context = decision.context
     used = context.circuits or decision.loads_consulted or decision.fired_timers
     if agents is None and not used and context.max_body == MAX_BODY_BYTES:
@@ -61,7 +61,7 @@ def record_context(decision: Decision, agents: AgentCards | None) -> RecordedCon
 def restore_context(
     given: RecordedContext, agents: AgentCards, entries: Iterable[Entry], at: datetime
 ) -> DecisionContext:
-    """Return the context in which `entries` were decided.
+    """Return the decision context of recorded entries.
 
     Args:
         given: The recorded facts.
@@ -83,7 +83,7 @@ def restore_context(
 
 
 def _recorded_prose(entries: Iterable[Entry]) -> Mapping[JsonValue, dict[str, JsonValue]]:
-    """Return the prose that planners and refiners received, by agent."""
+    """Return the prose about agents in the inputs of planners and refiners, by agent."""
     found: dict[JsonValue, dict[str, JsonValue]] = {}
     for entry in entries:
         if isinstance(entry, TaskAdded) and isinstance(entry.input, dict):

@@ -1,6 +1,6 @@
 """Make recorded decisions again with the current code, and report the differences.
 
-The inputs of a decision are restored from its entries, and its other facts from the commit's decision context.
+The inputs of a decision are restored from its entries. The other facts are restored from the commit's decision context.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class Difference:
     Attributes:
         entry: The number of the entry in the log, from 1.
         commit: The number of its commit.
-        expected: The recorded entry; None if only the current code has the entry.
-        actual: The entry of the current code; None if only the log has the entry.
+        expected: The recorded entry; None if the current code has one more entry.
+        actual: The entry of the current code; None if the log has one more entry.
     """
 
     entry: int
@@ -177,7 +177,7 @@ def _request_input(started: WorkflowStarted, entries: Sequence[Entry]) -> Reques
 
 
 def _ignored_input(state: State | None, entry: ResultIgnored) -> ResultReceived:
-    """Return a substitute for an ignored result. The log omits the content of that result, and no decision used it."""
+    """Return a substitute for an ignored result. The log omits the content, because no decision used the content."""
     own = state.workflow_id if state is not None else ""
     result = Result(
         workflow_id=entry.workflow_id or own,

@@ -1,7 +1,7 @@
-"""Decide about a schedule and its runs. All decisions are pure functions of the schedule.
+"""Decide on a schedule and its runs. All decisions are pure functions of the schedule.
 
-Each fire has one request id, and the workflow id follows from the request id. So a fire that is decided twice, or whose
-request is sent twice, is one workflow.
+Each fire has one request id, and the workflow id is computed from the request id. So a fire starts only one workflow,
+even if the fire is decided twice or its request is sent twice.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ __all__ = [
 ]
 
 MAX_WAKE = timedelta(days=1)
-"""Longest time to the next timer. So each record is written again each day. An old record would keep retention from the
-messages after it."""
+"""Longest delay of the next timer, so each record is written again at least once a day. Retention cannot delete the
+messages after an old record."""
 _PREFIX = "schedule"
 _CLOCK_SKEW = timedelta(seconds=5)
-"""Greatest step back of a clock that changes nothing. After a longer step, times are repeated."""
+"""Longest step back of the clock that has no effect. After a longer step, the times since then are computed again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +70,9 @@ class ChangeAsked:
         actor: The actor, from the subject.
         team: The team.
         change: The command.
-        full: The reason for which the team takes no further schedule; empty if there is room.
+        full: The reason for which the team accepts no further schedule; empty if the team accepts one.
         for_others: True if the actor may change the schedules of other callers.
-        limits: The limits of the team, for the files of the request; None to check no limits.
+        limits: The limits of the team for the files of the request; None to skip the check of the files.
     """
 
     id: str
@@ -85,7 +85,7 @@ class ChangeAsked:
 
 
 def check_spec(spec: ScheduleSpec, now: datetime) -> None:
-    """Refuse a definition that cannot be carried out.
+    """Refuse a definition that can start no runs.
 
     Args:
         spec: The definition.
@@ -105,7 +105,7 @@ def check_spec(spec: ScheduleSpec, now: datetime) -> None:
 def change_schedule(
     schedule: Schedule | None, asked: ChangeAsked, subjects: Subjects, now: datetime
 ) -> tuple[ScheduleEntry, ...]:
-    """Decide about a command. A command that was decided before needs no entries.
+    """Decide on a command. A command that was decided before leads to no entries.
 
     Args:
         schedule: The schedule; None if there is no record.
@@ -173,7 +173,7 @@ def _create(schedule: Schedule | None, asked: ChangeAsked, now: datetime) -> Sch
 
 
 def _check_files(spec: ScheduleSpec, asked: ChangeAsked) -> None:
-    """Refuse files of other owners, because they may be removed, and files that would make each fire fail."""
+    """Refuse files of other owners, because these files may be removed, and files that would make each fire fail."""
     files, limits = spec.request.files, asked.limits
     id = schedule_id_for(asked.team, asked.change.caller, asked.change.schedule)
     if other := next((file for file in files if file.owner != id), None):
@@ -195,16 +195,16 @@ def _run_by_hand(schedule: Schedule, asked: ChangeAsked, subjects: Subjects, now
 def check_schedule(
     schedule: Schedule, subjects: Subjects, now: datetime, *, fired: int | None = None
 ) -> tuple[ScheduleEntry, ...]:
-    """Decide about the fires that are due, about runs that wait, and about the next timer.
+    """Decide on the fires that are due, the runs that wait, and the next timer.
 
     Args:
         schedule: The schedule.
         subjects: The subjects of the namespace.
         now: The time.
-        fired: The number of the timer that has fired, which must be replaced. Default: no timer has fired.
+        fired: The number of the timer that has fired and must be replaced. Default: no timer has fired.
 
     Returns:
-        The entries; none if nothing has changed.
+        The entries; no entries if nothing has changed.
     """
     entries: list[ScheduleEntry] = []
 
@@ -225,9 +225,9 @@ def check_schedule(
 
 
 def _fire(schedule: Schedule, subjects: Subjects, now: datetime) -> tuple[ScheduleEntry, ...]:
-    """Decide about the fires since the last decision. At most the newest of them starts a run."""
+    """Decide on the fires since the last decision. Only the newest of these fires may start a run."""
     spec = _spec(schedule)
-    set_back = schedule.through - now > _CLOCK_SKEW  # then times are repeated, without a second run
+    set_back = schedule.through - now > _CLOCK_SKEW  # then the same times pass again, but start no second run
     newest, count = fires_between(spec, schedule.through, now)
     if newest is None:
         return (TimesPassed(at=now, through=now),) if set_back else ()
@@ -242,7 +242,7 @@ def _fire(schedule: Schedule, subjects: Subjects, now: datetime) -> tuple[Schedu
 
 
 def _place(schedule: Schedule) -> bool | None:
-    """Return False if a run may start now, True if the run must wait, None if no run may be added."""
+    """Return False if a run may start now, True if a run must wait, and None if no run may be added."""
     waiting = sum(each.status == "queued" for each in schedule.runs)
     match _spec(schedule).overlap:
         case "allow":
@@ -291,7 +291,7 @@ def _start(
 
 
 def _grant(schedule: Schedule, now: datetime) -> tuple[ScheduleEntry, ...]:
-    """Let the first run that waits start, if no run is ahead of it."""
+    """Start the first waiting run, if all earlier runs have ended."""
     first = next(iter(open_runs(schedule)), None)
     if first is None or first.status != "queued":
         return ()
@@ -301,7 +301,7 @@ def _grant(schedule: Schedule, now: datetime) -> tuple[ScheduleEntry, ...]:
 def _set_timer(schedule: Schedule, now: datetime, fired: int | None) -> tuple[ScheduleEntry, ...]:
     fires = next_fires(schedule, now, 1)
     wanted = min([now + MAX_WAKE, *fires])
-    # An earlier timer stays armed: when it fires, the next timer is armed.
+    # If the armed timer is earlier, it stays armed. When that timer fires, the next timer is armed.
     armed = schedule.wake is not None and now < schedule.wake <= wanted and fired != schedule.timer
     return () if armed else (TimerSet(at=now, due=wanted),)
 
@@ -311,7 +311,7 @@ def end_runs(schedule: Schedule, ended: Mapping[str, str], now: datetime) -> tup
 
     Args:
         schedule: The schedule.
-        ended: The statuses of outcomes by workflow.
+        ended: The statuses of the outcomes, by workflow.
         now: The time.
 
     Returns:
@@ -330,10 +330,10 @@ def next_fires(schedule: Schedule, now: datetime, count: int) -> list[datetime]:
     Args:
         schedule: The schedule.
         now: The time.
-        count: The greatest number of fires.
+        count: The largest number of fires.
 
     Returns:
-        The fires, in order; none for a schedule that is not active.
+        The fires, in order; no fires for a schedule that is not active.
     """
     if schedule.status != "active" or schedule.spec is None:
         return []
@@ -357,9 +357,9 @@ def fire_id(name: str, due: datetime) -> str:
 
 
 def schedule_of_request(request_id: str) -> str | None:
-    """Return the name of the schedule to which the id of a request belongs; None if it belongs to none.
+    """Return the name of the schedule in the id of a request; None if the id has a different form.
 
-    A caller can choose such an id. The record of the schedule has the workflows that are runs.
+    A caller can choose an id of this form. So check in the record of the schedule that the workflow is a run.
     """
     match request_id.split("/"):
         case [kind, name, _] if kind == _PREFIX:

@@ -1,4 +1,4 @@
-"""Fold the entries of the record of a schedule. Folding decides nothing. It refuses only entries that cannot follow."""
+"""Fold the entries of a schedule's record. Folding makes no decision, and refuses only an entry that cannot follow."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _KEPT_CHANGES = 20
 
 
 def is_live(schedule: Schedule) -> bool:
-    """Return True if the schedule may fire, now or after a pause."""
+    """Return True if the schedule can still fire, now or after a pause."""
     return schedule.status in ("active", "paused")
 
 
@@ -45,8 +45,8 @@ def open_runs(schedule: Schedule) -> tuple[ScheduleRun, ...]:
 def needs_file(schedule: Schedule, digest: str) -> bool:
     """Return True if a fire or a run may read a file of the schedule.
 
-    The record of a deleted schedule still needs its files: they are the files of its runs, until the record expires.
-    The files of an earlier schedule of the same name are needed while its runs continue.
+    A deleted schedule needs its files until the record expires, because its runs read them. The files of an earlier
+    schedule with the same name are needed until the runs of that schedule have ended.
 
     Args:
         schedule: The schedule.
@@ -124,9 +124,9 @@ def evolve_schedule(schedule: Schedule | None, entry: ScheduleEntry) -> Schedule
 
 
 def _created(before: Schedule | None, entry: ScheduleCreated) -> Schedule:
-    """Return a new schedule. One of the same name that was deleted leaves its runs and the number of its timer."""
+    """Return a new schedule. It takes over the runs and the timer number of a deleted schedule with the same name."""
     through = entry.at
-    if entry.spec.at is not None:  # the only time may have passed while the command was on its way
+    if entry.spec.at is not None:  # the only time may have passed before the command arrived
         through = min(entry.at, entry.spec.at - timedelta(microseconds=1))
     return Schedule(
         team=entry.team,
@@ -174,7 +174,7 @@ def _with_run(schedule: Schedule, workflow: str, at: datetime, **changes: object
 
 
 def _bounded(runs: Iterable[ScheduleRun]) -> tuple[ScheduleRun, ...]:
-    """Return all open runs, and the newest runs that have ended."""
+    """Return all open runs and the newest ended runs."""
     kept = list(runs)
     ended = [each for each in kept if each.status == "ended"]
     for each in ended[: max(0, len(ended) - MAX_RUNS)]:

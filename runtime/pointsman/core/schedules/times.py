@@ -1,8 +1,8 @@
 """Compute the times of a schedule. All times are in UTC; the cron expression is read in its own time zone.
 
-At a change to daylight saving time, the rules of Debian's cron apply. A fire at a fixed time that the clocks skip
-comes right after the gap. A fire at a fixed time that occurs twice comes once, at the first. An expression whose minute
-or hour begins with `*` follows elapsed time.
+At the start and the end of daylight saving time, the rules of Debian's cron apply. If the clocks skip a fixed time, the
+schedule fires right after the gap. If a fixed time occurs twice, the schedule fires only at the first. If the minute or
+the hour of the expression begins with `*`, the schedule fires by elapsed time.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from pointsman_schemas.schedules import ScheduleSpec
 __all__ = ["MAX_COUNTED", "check_times", "fires_between", "next_fire", "upcoming"]
 
 MAX_COUNTED = 1_000
-"""Most fires of a time without a supervisor that are counted."""
+"""Largest number of missed fires, after a time without a supervisor, that is counted exactly."""
 _FIELDS = 5
 _RESOLUTION = timedelta(minutes=1)
 """Shortest time between two fires of a cron expression."""
 
 
 def check_times(spec: ScheduleSpec, now: datetime) -> None:
-    """Refuse a definition that has no times.
+    """Refuse a definition without a valid time.
 
     Args:
         spec: The definition.
@@ -72,7 +72,7 @@ def next_fire(spec: ScheduleSpec, after: datetime) -> datetime | None:
         after: The time.
 
     Returns:
-        The fire; None after the last one.
+        The fire; None after the last fire.
     """
     return next(_fires(spec, after), None)
 
@@ -92,7 +92,7 @@ def upcoming(spec: ScheduleSpec, after: datetime, count: int) -> list[datetime]:
 
 
 def fires_between(spec: ScheduleSpec, after: datetime, until: datetime) -> tuple[datetime | None, int]:
-    """Find the fires of a span of time.
+    """Find the fires in a span of time.
 
     Args:
         spec: The definition.
@@ -113,8 +113,8 @@ def fires_between(spec: ScheduleSpec, after: datetime, until: datetime) -> tuple
 
 
 def _newest_fire(spec: ScheduleSpec, fire: datetime, until: datetime) -> datetime:
-    """Return the newest fire up to `until`, by bisection from an earlier fire: there may be very many."""
-    bound = until  # no fire is between this time and the end
+    """Return the newest fire up to `until`. The search is a bisection, because very many fires may be between."""
+    bound = until  # invariant: no fire is between `bound` and `until`
     while bound - fire > _RESOLUTION:
         middle = fire + (bound - fire) / 2
         following = next_fire(spec, middle)
@@ -128,7 +128,7 @@ def _newest_fire(spec: ScheduleSpec, fire: datetime, until: datetime) -> datetim
 
 
 def _fires(spec: ScheduleSpec, after: datetime) -> Iterator[datetime]:
-    """Yield the fires after a time, without an end for a cron expression."""
+    """Yield the fires after a time. The fires of a cron expression never end."""
     if spec.at is not None:
         if spec.at > after:
             yield spec.at.astimezone(UTC)
@@ -137,7 +137,7 @@ def _fires(spec: ScheduleSpec, after: datetime) -> Iterator[datetime]:
     # The expression has whole minutes, and the iterator drops fractions of its start.
     for local in CronSim(spec.cron or "", after.astimezone(_zone(spec.timezone))):
         fire = local.astimezone(UTC)
-        if fire > last:  # a fixed time within the repeated hour is found again in its second half
+        if fire > last:  # the iterator returns a fixed time in the repeated hour twice
             yield fire
             last = fire
 

@@ -1,7 +1,7 @@
-"""Plan step by step: the planner receives every result and plans the next tasks, until nothing remains to be done.
+"""Plan step by step. The planner receives every result and plans the next tasks, until no further task is necessary.
 
-The planner also receives the messages to the workflow. A message that comes after the planner's last plan leads to one
-more plan, before the answer is written.
+The planner also receives the messages to the workflow. If a message arrives after the planner's last plan, one more
+plan is requested before the answer is written.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ __all__ = ["plan_next_step"]
 def plan_next_step(decision: Decision) -> bool:
     """Request the next tasks from an adaptive planner, if there are results that the planner has not received.
 
-    A message alone does not interrupt the tasks: the planner receives it with the next result, or when no task is open.
+    A message does not interrupt the tasks. The planner receives the message with the next result, or when no task is
+    open.
 
-    No task of the current plan starts until the planner answers, because the answer may replace the task.
+    No task of the current plan starts before the planner's answer, because the answer may replace the task.
 
     Args:
         decision: The decision in progress.
@@ -37,7 +38,7 @@ def plan_next_step(decision: Decision) -> bool:
     done = new <= 0 or (state.plan is not None and state.plan.done)
     if done and (state.open_tasks or len(state.messages) <= state.messages_seen_by_planner):
         return False
-    if not remaining_tasks(state):  # a planner that may plan nothing would only have its plans rejected
+    if not remaining_tasks(state):  # no task is left, so any plan would be rejected
         if state.open_tasks == 0 and not done:
             detail = f"the limit of {quota(state).tasks} tasks was reached before the planner said that it was done"
             decision.add(LimitReached(at=decision.now, limit="tasks", detail=detail))
@@ -52,7 +53,7 @@ def plan_next_step(decision: Decision) -> bool:
 
 
 def _replan_hints(state: State, new: int) -> str:
-    """Return the hints of the `new` results that were settled last."""
+    """Return the re-plan hints in the newest results; `new` is the number of these results."""
     settled = [task for task in state.plan_tasks() if task.settled]
     settled.sort(key=lambda task: task.ended_at or state.started_at)
     hints = [

@@ -1,4 +1,4 @@
-"""Run a fan-out: all members receive the request together, enough of them must succeed, and one answer merges them."""
+"""Run a fan-out. All members receive the request. If enough members succeed, one answer merges their results."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ _MERGE_INSTRUCTIONS = "Merge what the members say into one answer. Where they di
 def start_fan_out(decision: Decision, strategy: FanOut) -> None:
     """Plan one task for each member.
 
-    The members are the skills of the strategy, the agents that the team names, live or not, or all live agents.
+    The members are the skills of the strategy, if it has skills. Otherwise the members are the agents that the team
+    names, live or not. If the team names no agents, the members are all live agents.
     """
     state = decision.state
     if strategy.skills:

@@ -26,7 +26,7 @@ _CORRECT_REQUEST_ADVICE = "Correct the request and publish it again under a new 
 
 
 def start_fixed(decision: Decision, strategy: Fixed) -> None:
-    """Accept the plan; end the workflow if the request does not match the schema, or names inputs of unknown tasks."""
+    """Accept the plan. End the workflow if the request does not match the schema, or has inputs for unknown tasks."""
     if problem := _schema_problem(decision.state, strategy):
         return end_workflow(decision, Phase.FAILED, explain_failure(problem, _CORRECT_REQUEST_ADVICE), problem)
     inputs = _task_inputs(decision.state.input, strategy)
@@ -38,7 +38,7 @@ def start_fixed(decision: Decision, strategy: Fixed) -> None:
 
 
 def _schema_problem(state: State, strategy: Fixed) -> str:
-    """Return the reason why the request does not match the schema of the strategy; an empty text if it matches."""
+    """Return the difference between the request and the strategy's schema; an empty text if the request matches."""
     if strategy.input_schema is None:
         return ""
     if isinstance(state.input, str):
@@ -52,7 +52,7 @@ def _schema_problem(state: State, strategy: Fixed) -> str:
 
 
 def _task_inputs(request: str | dict[str, JsonValue], strategy: Fixed) -> Mapping[str, JsonValue] | str:
-    """Return the inputs that the request names, by task id; a sentence if the inputs do not match the plan."""
+    """Return the inputs in the request, by task id; a sentence about the fault if the inputs do not match the plan."""
     if isinstance(request, str):
         return {}
     try:
@@ -66,10 +66,10 @@ def _task_inputs(request: str | dict[str, JsonValue], strategy: Fixed) -> Mappin
 
 
 def _with_input(task: PlannedTask, given: JsonValue) -> PlannedTask:
-    """Return the task with the request's input, if the plan has an input for the task.
+    """Return the task with the input from the request, if the plan has an input for the task.
 
-    If the plan has no input for the task, the request's input stays in the request, which the log holds already.
-    `handoff_input` reads the input there.
+    If the plan has no input for the task, the task is unchanged. The log already contains the request, and
+    `handoff_input` reads the input from the request.
     """
     if task.input is None or given is None:
         return task

@@ -1,4 +1,4 @@
-"""Run a pipeline: stages in sequence, each with the results of earlier stages and a check of its output."""
+"""Run a pipeline of stages in sequence. A stage receives the results of earlier stages, and its output is checked."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["complete_pipeline", "start_pipeline"]
 
 
 def start_pipeline(decision: Decision, strategy: Pipeline) -> None:
-    """Accept the stages as the plan: each stage depends on all earlier stages."""
+    """Accept the stages as the plan. Each stage depends on all earlier stages."""
     names = [stage.name for stage in strategy.stages]
     tasks = tuple(
         PlannedTask(
@@ -34,7 +34,7 @@ def start_pipeline(decision: Decision, strategy: Pipeline) -> None:
 
 
 def complete_pipeline(decision: Decision) -> None:
-    """End the workflow with the output of the last stage; without that output, the reason names the failed stage.
+    """End the workflow with the output of the last stage. If that output is missing, the reason names the failed stage.
 
     The stages are read from the plan, which a person may have edited.
     """

@@ -23,7 +23,7 @@ __all__ = ["finish_workflow", "missing_agent", "start_workflow"]
 
 
 def start_workflow(decision: Decision) -> None:
-    """Start the workflow: accept or request a plan, as soon as an agent is live that can take the request."""
+    """Start the workflow as soon as an agent for the request is live: accept a plan or request a plan."""
     if not quota(decision.state).tasks:
         end_over_task_quota(decision, 1, 0)
         return
@@ -60,11 +60,11 @@ def finish_workflow(decision: Decision) -> None:
 
 
 def missing_agent(decision: Decision) -> str:
-    """Return a sentence about the agent without which the workflow cannot start; an empty text if it can start.
+    """Return a sentence about the missing agent that the start requires; an empty text if the workflow can start.
 
-    Stages, fixed tasks and named members are dispatched regardless of live agents, and wait in the queues. A planner or
-    classifier selects among live agents, so at least one agent must be live. If no agents
-    are live, a live planner reports this itself.
+    Stages, fixed tasks and named members are dispatched to their queues, even if no agent is live. A planner or a
+    classifier selects among live agents, so at least one agent must be live. If only the planner is live, the planner
+    reports that no agent is live.
 
     Args:
         decision: The decision in progress.
@@ -83,7 +83,7 @@ def missing_agent(decision: Decision) -> str:
             if any(strategy.start_event in card.reacts_to for card in eligible_agents(state, decision.context.cards)):
                 return ""
             if named is not None and named <= {card.name for card in decision.context.cards}:
-                return ""  # all agents of the team are live: waiting would not help
+                return ""  # all agents of the team are live, so waiting would not help
             return missing_reactor(strategy)
         case PlanAndExecute() | Router() as strategy:
             planner = strategy.planner if isinstance(strategy, PlanAndExecute) else strategy.classifier
@@ -95,9 +95,9 @@ def missing_agent(decision: Decision) -> str:
 
 
 def _missing_worker(decision: Decision, planner: str | None = None, fallback: str | None = None) -> str:
-    """Return an empty text if the planner, or an agent that it could select, is live.
+    """Return an empty text if the planner or any agent for the planner's selection is live.
 
-    Teams that are nested too deep count as live: the planner reports that they cannot be used.
+    Teams that are nested too deep count as live, because the planner reports that such teams cannot be used.
     """
     agents = decision.state.agents
     if planner is not None and decision.card(planner) is not None:
@@ -108,7 +108,7 @@ def _missing_worker(decision: Decision, planner: str | None = None, fallback: st
         ):
             return ""
     if not agents:
-        return ""  # the team has no agents: waiting would not help
+        return ""  # the team has no agents, so waiting would not help
     if planner is not None:
         return f"no agent named {planner} is alive, nor any that it could choose"
     return NO_AGENT_MESSAGE

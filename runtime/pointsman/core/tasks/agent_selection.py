@@ -1,6 +1,6 @@
-"""Select the agent for the next attempt: the named agent, its fallback, or no agent yet.
+"""Select the agent for the next attempt. The result is the named agent, its fallback, or no agent yet.
 
-The selection depends on figures that are not stored, so the log records the selection.
+The selection depends on the load of agents. The load is not stored, so the log records the selection.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["HOLD_DURATION", "AgentChoice", "can_dispatch", "eligible_agents", "r
 
 UNKNOWN_LOAD = Load()
 HOLD_DURATION = timedelta(seconds=10)
-"""Longest time until a held task is checked again. The agent may become available before that."""
+"""Longest time between two checks of a held task. An agent may become available at any time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +29,8 @@ class AgentChoice:
 
     Attributes:
         agent: The agent.
-        fallback_for: The agent that this agent replaces; None if it replaces no agent.
-        until: The time of the next check, if no agent may receive the attempt; None if the agent may receive it.
+        fallback_for: The named agent that `agent` replaces; None if `agent` is the named agent.
+        until: The time of the next check, if no agent may receive the attempt; None if `agent` may receive the attempt.
     """
 
     agent: str
@@ -50,17 +50,17 @@ def select_agent(decision: Decision, task: Task) -> AgentChoice:
 
 
 def _least_loaded(decision: Decision, task: Task) -> AgentChoice:
-    """Return the agent with the task's skill that would finish first, by its queue and its recent durations.
+    """Return the agent that has the task's skill and would finish first, by queue length and recent durations.
 
-    After a failure a different agent is selected, if a different agent has the skill.
+    After a failure, the next attempt goes to a different agent, if a different agent has the skill.
     """
     context = decision.context
     names = _agents_with_skill(decision, task.skill) or [task.agent] * bool(
         task.agent
-    )  # no live agent has the skill: wait for the last agent of the task
+    )  # no live agent has the skill, so wait for the last agent of the task
     ready = [name for name in names if can_dispatch(decision, name, task)]
     if task.status is TaskStatus.AWAITING_BUDGET and task.agent in ready:
-        ready = [task.agent]  # selected before budget was available
+        ready = [task.agent]  # this agent was selected before the wait for budget
     elif task.attempt and len(ready) > 1:
         ready = [name for name in ready if name != task.agent]
     if not ready:
@@ -72,7 +72,7 @@ def _least_loaded(decision: Decision, task: Task) -> AgentChoice:
     # An agent without recent attempts counts as the fastest and is selected first, so that its duration becomes known.
     usual = min((load.seconds for load in loads.values() if load.seconds is not None), default=1.0)
     slots = {name: sum(card.concurrency for card in context.cards if card.name == name) for name in ready}
-    probes = context.circuits.keys()  # an agent that may be probed is selected, so that its circuit can close
+    probes = context.circuits.keys()  # prefer an agent that may be probed, so that its circuit can close
 
     def order(name: str) -> tuple[bool, float, bool, str]:
         wait = loads[name].estimated_wait(decision.dispatched[name], slots[name], usual)
@@ -84,8 +84,8 @@ def _least_loaded(decision: Decision, task: Task) -> AgentChoice:
 def resolve_skills(decision: Decision, plan: Plan) -> Plan:
     """Return `plan` with an agent for each task that names only a skill.
 
-    That agent is a placeholder: the first agent with the skill. The agent that receives the task is selected at the
-    start of the task.
+    The agent is the first agent with the skill, as a placeholder. The agent that receives the task is selected when the
+    task starts.
     """
     return plan.model_copy(update={"tasks": tuple(_resolve_skill(decision, task) for task in plan.tasks)})
 
@@ -97,13 +97,13 @@ def _resolve_skill(decision: Decision, task: PlannedTask) -> PlannedTask:
 
 
 def _agents_with_skill(decision: Decision, skill: str) -> list[str]:
-    """Return the names of the live agents that have `skill` and may be used here, in order."""
+    """Return the sorted names of the live agents that have `skill` and may be used by the workflow."""
     cards = eligible_agents(decision.state, decision.context.cards)
     return sorted({card.name for card in cards if skill in card.skills})
 
 
 def can_dispatch(decision: Decision, agent: str, task: Task) -> bool:
-    """Return True if `agent` may receive the next attempt at `task`: the circuit is closed, or it is the probe."""
+    """Return True if `agent` may receive the next attempt: its circuit is closed, or the attempt is the probe."""
     circuit = decision.context.circuits.get(agent)
     if circuit is None or circuit.probe == probe_id(decision.state.workflow_id, task.id, task.attempt + 1):
         return True
@@ -121,7 +121,7 @@ def _held_until(decision: Decision, task: Task, agents: Sequence[str]) -> dateti
 def _fallback(decision: Decision, task: Task) -> str | None:
     """Return the live fallback of the task's agent; None if no fallback is live.
 
-    A task with answers to tool calls has no fallback: the answers are for its agent only.
+    A task whose agent has asked a question has no fallback, because the answer is only for that agent.
     """
     card = decision.card(task.agent)
     name = task.fallback if task.attempt else card.fallback if card else None
@@ -136,7 +136,7 @@ def eligible_agents(state: State, cards: Sequence[AgentCard], named: Sequence[st
     Args:
         state: The workflow's state.
         cards: The cards of all live instances.
-        named: Teams that the workflow may use in addition to agents, if it may use any agent (`*`).
+        named: Teams that the workflow may use in addition, if the workflow may use any agent (`*`).
 
     Yields:
         The cards. Cards of teams are left out if the limit of nesting is reached.
@@ -145,7 +145,7 @@ def eligible_agents(state: State, cards: Sequence[AgentCard], named: Sequence[st
         if card.role is not Role.WORK or (card.team and state.depth >= state.limits.nesting):
             continue
         if card.owner is not None and card.owner != state.team:
-            continue  # it belongs to another team
+            continue  # the agent belongs to another team
         if state.agents == "*":
             if card.name in named or not card.team:
                 yield card

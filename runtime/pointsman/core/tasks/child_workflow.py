@@ -1,7 +1,8 @@
-"""Run a team as an agent: a handoff to the team starts a child workflow, whose outcome is the result.
+"""Run a team as an agent. A handoff to the team starts a child workflow, and the child's outcome is the result.
 
-The id of the child is derived from the handoff, so parent and child know it without a message. The result is published
-on the same subject as the result of any agent. A parent that does not need the result cancels the child.
+The id of the child is computed from the handoff, so the parent needs no message to have the id. The result is published
+on the same subject as the result of any agent. If the parent does not need the result any more, the parent cancels the
+child.
 """
 
 from __future__ import annotations
@@ -24,16 +25,17 @@ from pointsman_schemas.team import Team
 __all__ = ["PARENT_CONTROL", "child_cancellation", "child_request", "child_result"]
 
 PARENT_CONTROL = "parent"
-"""The id of the control by which a parent cancels its child. A child has only one such control, so a supervisor can
-look up the control by its id.
+"""The id of the control with which a parent cancels its child. The id is constant, so a supervisor can look up the
+control.
 """
 
 _CHILD_DEADLINE_SHARE = 0.9
-"""Share of the handoff's remaining time for the child. The rest is for an answer from partial results."""
+"""Share of the handoff's remaining time that the child gets. In the rest of the time, the child can answer from partial
+results."""
 
 
 def child_request(handoff: Handoff, team: Team, now: datetime) -> Request | AttemptError:
-    """Return the request of `handoff` to `team`; the error if the handoff is refused."""
+    """Return the request that `handoff` makes to `team`. If the handoff is refused, return the error."""
     if handoff.depth + 1 > team.limits.nesting:
         message = f"there are {handoff.depth + 1} teams above it, and {team.name} allows {team.limits.nesting}"
         return AttemptError(kind=ErrorKind.LIMIT, message=message)
@@ -56,7 +58,7 @@ def child_request(handoff: Handoff, team: Team, now: datetime) -> Request | Atte
 
 
 def _files_of(handoff: Handoff) -> tuple[File, ...]:
-    """Return the files of a handoff, with those of its results. Of files with one name, the first counts."""
+    """Return the files of a handoff and of the results in its context. Of files with the same name, take the first."""
     found: dict[str, File] = {}
     for file in (*handoff.files, *(file for report in handoff.context for file in report.files)):
         found.setdefault(file.name, file)
@@ -81,7 +83,7 @@ def child_result(state: State, parent: Parent, outcome: Outcome) -> Message:
         plan_usage=plan_usage(state),
         messages_read=state.messages_read,
         started_at=outcome.started_at,
-        # Supervisors' clocks differ a little, and a result that ends before its start is refused.
+        # The clocks of supervisors differ slightly. A result that ends before its start would be refused.
         ended_at=max(outcome.started_at, outcome.ended_at),
     )
     return Message(

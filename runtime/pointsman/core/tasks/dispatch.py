@@ -1,4 +1,4 @@
-"""Move a task until its attempt runs, in the order of the table of transitions: one function for each move.
+"""Move a task from `waiting` to a running attempt. Each move has one function, in the order of `TASK_MOVES`.
 
 From `waiting`, `start_task` or `_skip_task` moves the task. A task with `for_each` becomes one task for each item
 (`for_each`). `start_task` calls `dispatch_task`, which runs the attempt or leaves the task `held` or `awaiting_budget`.
@@ -59,8 +59,8 @@ __all__ = [
 ]
 
 RESULT_GRACE = timedelta(seconds=1)
-"""Time after a task's deadline in which its result may arrive. The agent ends the attempt at the deadline and reports
-the end.
+"""Time after a task's deadline in which its result may still arrive. The agent ends the attempt at the deadline, and
+then publishes the result.
 """
 
 _FATES = {TaskStatus.FAILED: "failed", TaskStatus.SKIPPED: "was skipped", TaskStatus.ABANDONED: "was abandoned"}
@@ -79,10 +79,10 @@ def _start_or_skip(decision: Decision, task_id: str) -> None:
     if task is not None and task.status is TaskStatus.EXPANDED:
         return gather_items(decision, task)
     if task is None or task.status is not TaskStatus.WAITING:
-        return None  # the task has started, is settled, or was replaced by a new plan
+        return None  # the task has started or is settled, or a new plan has replaced the task
     for name in task.depends_on:
         dependency = state.tasks[name]
-        if dependency.status not in SETTLED:  # same as `settled`, but without a call for each of very many tasks
+        if dependency.status not in SETTLED:  # like `settled`, but faster: a task may have very many dependencies
             return None
         if dependency.status is not TaskStatus.SUCCEEDED and name not in task.optional:
             return _skip_dependant(decision, task, dependency)
@@ -110,7 +110,7 @@ def _skip_task(decision: Decision, task: Task, reason: str, *, intended: bool, d
 
 
 def start_task(decision: Decision, task_id: str) -> None:
-    """Dispatch a task of the plan, or request the approval that it needs first."""
+    """Dispatch a task of the plan. If the task needs an approval, request the approval instead."""
     task = decision.state.tasks[task_id]
     choice = select_agent(decision, task)
     if choice.until is None and needs_approval(decision, task, choice.agent):
@@ -119,7 +119,7 @@ def start_task(decision: Decision, task_id: str) -> None:
 
 
 def needs_approval(decision: Decision, task: Task, agent: str) -> bool:
-    """Return True if a person must allow the task or `agent` first, and has not allowed it yet."""
+    """Return True if the task, or its dispatch to `agent`, needs an approval that no person has given yet."""
     card = decision.card(agent)
     return not task.approved and (task.needs_approval or (card is not None and card.approval == "required"))
 
@@ -138,7 +138,7 @@ def add_role_task(
     | ReviewInput
     | SummarizerInput,
 ) -> None:
-    """Add a task for one of the roles and dispatch it. The entry omits input that the log holds elsewhere."""
+    """Add a task for a role and dispatch the task. The entry omits parts of the input that other entries have."""
     given: JsonValue = role_input.model_dump(
         mode="json", exclude_defaults=True, exclude={"request", "metadata", "results", "summary", "turns"}
     )
@@ -147,7 +147,7 @@ def add_role_task(
 
 
 def dispatch_task(decision: Decision, task_id: str, choice: AgentChoice | None = None) -> None:
-    """Hand the next attempt at a task to an agent. Hold the task if no agent may get it. Without budget, it waits.
+    """Dispatch the next attempt at a task. If no agent may receive it, hold the task; without budget, let it wait.
 
     Args:
         decision: The decision in progress.
@@ -167,7 +167,7 @@ def dispatch_task(decision: Decision, task_id: str, choice: AgentChoice | None =
     if choice.fallback_for is not None:
         fallback = None  # a fallback has no fallback of its own
     elif task.status in (TaskStatus.HELD, TaskStatus.AWAITING_BUDGET) and task.attempt:
-        fallback = task.fallback  # an earlier attempt may have used the fallback
+        fallback = task.fallback  # None if an earlier attempt has used the fallback
     deadline = task_deadline(decision, task.role, card, decision.now)
     record_dispatch(decision, choice.agent, task, deadline)
     decision.add(
@@ -211,7 +211,7 @@ def record_dispatch(decision: Decision, agent: str, task: Task, deadline: dateti
 
 
 def hold_task(decision: Decision, task: Task, until: datetime) -> None:
-    """Hold a task until an agent may get it; `until` is the time of the next check."""
+    """Hold a task until an agent may receive the task; `until` is the time of the next check."""
     reason = (
         f"{task.agent} keeps failing and is sent no work"
         if task.agent
@@ -223,7 +223,7 @@ def hold_task(decision: Decision, task: Task, until: datetime) -> None:
 def await_budget(
     decision: Decision, task: Task, agent: str, shortage: BudgetExhausted, not_before: datetime | None = None
 ) -> None:
-    """Let a task wait, with one entry, until other attempts return budget that its next attempt can use."""
+    """Let a task wait until other attempts return budget. If the task already waits for budget, add no entry."""
     decision.shortages[task.id] = shortage
     if task.status is not TaskStatus.AWAITING_BUDGET:
         decision.add(
@@ -232,7 +232,7 @@ def await_budget(
 
 
 def abandon_task(decision: Decision, task: Task, reason: str, cause: AbandonCause) -> None:
-    """Abandon a task that is not settled. If its agent is unknown, a team may have the task, and is cancelled."""
+    """Abandon a task that is not settled. An agent that is not live may be a team, so a cancellation is sent."""
     card = decision.card(task.agent)
     team = task.role is Role.WORK and task.attempt > 0 and (card is None or card.team)
     decision.add(TaskAbandoned(at=decision.now, task_id=task.id, cause=cause, reason=reason, team=team))

@@ -1,4 +1,4 @@
-"""Evaluate the expressions of a known graph: conditions, lists and fields of inputs, from the request and results."""
+"""Evaluate the expressions of a fixed plan against the request and the results: conditions, lists and input fields."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MAX_SHOWN_CHARS = 80  # characters of a value in a reason
 
 
 def false_condition(state: State, task: Task) -> str | None:
-    """Return the reason why the condition of `task` is false; None if the condition is true or missing."""
+    """Return the reason for which the condition of `task` is false; None if the condition is true or missing."""
     if task.definition is None or not task.definition.when:
         return None
     condition = parse_condition(task.definition.when)
@@ -33,7 +33,7 @@ def value_at(state: State, text: str) -> JsonValue:
 
 
 def expression_input(state: State, task: Task) -> JsonValue:
-    """Return the input of a task that is done for an item, or that takes fields from the request and from results.
+    """Return the input of a task that does an item, or that takes fields from the request or from results.
 
     Without `input_from`, the item is the input. If the plan has an input for the task, the fields of the item are added
     to that input. An item that is not an object becomes the field `item`.

@@ -1,7 +1,7 @@
-"""Do a task for each item of a list: one task for each item, whose results come back as a list in order.
+"""Expand a task with `for_each`: add one task for each item of a list, and collect the results as a list in order.
 
-The tasks of the items are tasks like any other, with attempts, deadlines, approvals, budgets and dead letters. The task
-with `for_each` waits for them in the status `expanded`, and has no attempt of its own.
+The tasks of the items are normal tasks, with attempts, deadlines, approvals, budgets and dead letters. The task with
+`for_each` has no attempt. It stays in the status `expanded` until the tasks of its items are settled.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from pointsman_schemas.strict_json import JsonValue
 __all__ = ["expand_task", "gather_items"]
 
 _MAX_PREFIX_CHARS = 58
-"""Longest part of the task's id in the id of an item's task, which ends with a number of at most five digits."""
+"""Longest part of the task's id in the id of an item's task. The rest of the id is a number of at most five digits."""
 
 
 def expand_task(decision: Decision, task: Task, for_each: ForEach) -> None:
-    """Add a task for each item of the list; fail the task if there is no list, or the list is too long."""
+    """Add a task for each item of the list. Fail the task if its value is not a list, or if the list is too long."""
     items = value_at(decision.state, for_each.items)
     if not isinstance(items, list):
         message = f"{for_each.items} is {_type_name(items)}; a list was expected"

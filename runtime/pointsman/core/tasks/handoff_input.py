@@ -18,17 +18,18 @@ from pointsman_schemas.strict_json import compact_json
 __all__ = ["handoff_input", "known_results", "question_request", "question_subject", "task_report"]
 
 _MAX_KNOWN_RESULTS = 20
-"""Results that a question shows to a person: more are not read, and all of them are in the workflow's log."""
+"""Largest number of results in a question to a person. A person does not read more, and the workflow's log has all
+results."""
 
 _MAX_KNOWN_CHARS = 4_000
-"""Characters of the request, and of each result, that a question shows to a person."""
+"""Longest text of the request, and of each result, in a question to a person, in characters."""
 
 
 def handoff_input(state: State, task: Task) -> JsonValue:
     """Return the input of the handoff of `task`.
 
-    A log holds the request and each result once. A role receives them from the state. A task of the plan without an
-    input of its own also receives them from the state.
+    A log contains the request and each result only once. So the input of a role is completed from the state, and so is
+    the input of a task for which the plan has no input.
     """
     if task.role is Role.WORK:
         if task.definition is not None and (task.item_of or task.definition.input_from):
@@ -52,9 +53,9 @@ def handoff_input(state: State, task: Task) -> JsonValue:
 
 
 def _request_input(state: State, task: Task) -> JsonValue:
-    """Return the input of a task of the plan that has no input of its own: the request with its metadata.
+    """Return the input of a task for which the plan has no input: the request with its metadata.
 
-    If the plan is fixed, the request may have an input for only this task, in `inputs`.
+    If the plan is fixed, the request may have a separate input for this task, in `inputs`.
     """
     if isinstance(state.input, str):
         return {**state.metadata, "request": state.input}
@@ -82,7 +83,7 @@ def _planner_answers(state: State) -> list[JsonValue]:
 
 
 def _planner_answer(answer: Answer) -> JsonValue:
-    """Return an answer as the planner receives it. The planner does not receive the name of the person."""
+    """Return an answer in the form for the planner, without the name of the person."""
     said: dict[str, JsonValue] = {"question": answer.text}
     if answer.verdict == "answered":
         return {**said, "answer": answer.input}
@@ -91,7 +92,7 @@ def _planner_answer(answer: Answer) -> JsonValue:
 
 
 def question_request(state: State) -> str | dict[str, JsonValue]:
-    """Return the request of the workflow for a person; of a long request, a text of its beginning."""
+    """Return the request of the workflow for a person. A long request is cut and becomes a text."""
     if isinstance(state.input, str):
         return _cut(state.input)
     text = compact_json(state.input).decode()
@@ -99,7 +100,7 @@ def question_request(state: State) -> str | dict[str, JsonValue]:
 
 
 def known_results(state: State) -> tuple[TaskReport, ...]:
-    """Return the newest results of the workflow for a person; of a long output, a text of its beginning."""
+    """Return the newest results of the workflow for a person. A long output is cut and becomes a text."""
     done = [each for each in state.plan_tasks() if each.status is TaskStatus.SUCCEEDED]
     return tuple(_short_report(each) for each in done[-_MAX_KNOWN_RESULTS:])
 
@@ -129,7 +130,8 @@ def _remaining_limits(state: State, planner: Task) -> RemainingLimits:
 def task_report(task: Task) -> TaskReport:
     """Return the report of `task` for other agents.
 
-    The values were validated when they were read. Validating an output again takes a call for each of its nodes.
+    The values are not validated again: they were validated when they were read, and a validation of a large output is
+    slow.
     """
     return make_valid(
         TaskReport,

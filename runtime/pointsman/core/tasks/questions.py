@@ -1,4 +1,4 @@
-"""Ask a person: to approve a plan, a task or a tool call, or to give information. No approval in time means no."""
+"""Ask a person to approve a plan, a task or a tool call, or to give information. A late approval is a rejection."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def ask_questions(decision: Decision, task: Task, questions: Sequence[QuestionRe
 
 
 def questions_over_limit(state: State, questions: Sequence[QuestionRequest]) -> str:
-    """Return the limit that `questions` would pass, in one sentence; an empty text if the limit allows them."""
+    """Return a sentence about the limit that `questions` would exceed; an empty text if the limit allows them."""
     wanted = sum(1 for each in questions if each.about == "information")
     left = state.limits.questions - state.information_questions
     if wanted <= left:
@@ -67,9 +67,9 @@ def request_plan_approval(decision: Decision, plan: Plan, revision: int) -> None
 
 
 def rejection_error(pending: OpenQuestion, decided: QuestionAnswered) -> AttemptError:
-    """Return the error of a task or a plan that a person did not allow.
+    """Return the error of a task or a plan that a person has not approved.
 
-    The error omits the person, because a model may repeat the error to the caller. The log names the person.
+    The error does not name the person, because a model may repeat the error to the caller. The log names the person.
     """
     what = "the plan" if pending.about == "plan" else f"the {pending.about}"
     if decided.verdict == "expired":

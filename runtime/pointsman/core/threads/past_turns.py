@@ -1,4 +1,4 @@
-"""Choose the earlier turns that a new turn receives, within the bounds of the team's policy."""
+"""Select the earlier turns that a new turn receives, within the bounds of the team's policy."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from pointsman_schemas.threads import Thread, ThreadPolicy, Turn
 __all__ = ["MAX_TURN_CHARS", "bounded_text", "history_of"]
 
 MAX_TURN_CHARS = 4_000
-"""Characters of a request, and of an answer, that the record of a thread keeps. The log of the workflow has all."""
+"""Longest text of a request, and of an answer, in the record of a thread, in characters. The log of the workflow has
+the whole text."""
 
 _CHARS_PER_TOKEN = 4
 
@@ -25,10 +26,10 @@ def bounded_text(value: JsonValue) -> str:
 
 
 def history_of(thread: Thread, workflow: str, policy: ThreadPolicy) -> tuple[ThreadTurn, History]:
-    """Return the place of a turn in its thread, and the earlier turns that it receives.
+    """Return the place of a turn in its thread, and the earlier turns for the agents of the turn.
 
-    If the turns since the last summary exceed the bounds, the summarizer must summarize all but the newest half of
-    them. So a summarizer works once for several turns.
+    If the turns since the last summary exceed the bounds, the summarizer gets all of them except the newest turns
+    within half of the bounds. So the summarizer runs only once for several turns.
 
     Args:
         thread: The thread.

@@ -1,7 +1,7 @@
-"""Decide about the turns of a thread, and fold the entries of its record. Both are pure functions of the thread.
+"""Decide on the turns of a thread, and fold the entries of its record. All functions are pure.
 
-A thread has its own record beside the logs of its workflows. A turn is granted in the record before its workflow
-begins, and its end is written to the record after its workflow has ended. Each change is a compare-and-set.
+A thread has its own record beside the logs of its workflows. The record grants a turn before the workflow of the turn
+begins, and records the end of the turn after the workflow has ended. Each change of the record is a compare-and-set.
 """
 
 from __future__ import annotations
@@ -42,10 +42,11 @@ __all__ = [
 ]
 
 LOST = "lost"
-"""The outcome of a turn whose request was settled and whose workflow never began. It is not a part of the history."""
+"""The outcome of a turn whose request was acknowledged but whose workflow never began. The history omits such a
+turn."""
 
 _KEPT_TURNS = 100
-"""Ended turns whose texts the record keeps: the most that a policy can give to agents."""
+"""Number of ended turns whose texts stay in the record. A policy cannot give more turns to agents."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,7 @@ class TurnAsked:
 def request_turn(
     thread: Thread | None, asked: TurnAsked, policy: ThreadPolicy, now: datetime
 ) -> tuple[tuple[ThreadEntry, ...], str]:
-    """Decide about a request that names the thread.
+    """Decide on a request that names the thread.
 
     Args:
         thread: The thread; None before its first turn.
@@ -81,8 +82,8 @@ def request_turn(
         now: The time.
 
     Returns:
-        The entries of the record, and the reason of a refusal; an empty text for a turn that joins the thread. A turn
-        that the record has already needs no entries.
+        The entries of the record, and the reason of a refusal. The reason is empty if the turn joins the thread. There
+        are no entries for a turn that is already in the record.
     """
     if thread is not None and thread.deleted_at is not None and not is_expired(thread, policy, now):
         return (), f"the thread {thread.thread} was deleted; begin another thread"
@@ -114,7 +115,7 @@ def turns_ahead(thread: Thread, workflow: str) -> tuple[Turn, ...]:
 
 
 def grant_turn(thread: Thread, workflow: str, now: datetime) -> tuple[ThreadEntry, ...]:
-    """Let a queued turn start, if no turn is ahead of it."""
+    """Grant a queued turn, if all earlier turns have ended."""
     own = turn_of(thread, workflow)
     if own is None or own.status != "queued" or turns_ahead(thread, workflow):
         return ()
@@ -129,8 +130,8 @@ def end_turn(
     Args:
         thread: The thread.
         workflow: The workflow of the turn.
-        outcome: The status of its outcome.
-        answer: Its answer as a bounded text.
+        outcome: The status of the workflow's outcome.
+        answer: The workflow's answer as a bounded text.
         now: The time.
         summary: A summary of older turns, and the number of the last turn that the summary covers.
 
@@ -161,12 +162,12 @@ def open_turns(thread: Thread) -> tuple[Turn, ...]:
 
 
 def turn_of(thread: Thread, workflow: str) -> Turn | None:
-    """Return the turn of a workflow; None for a workflow that is not a recent turn of the thread."""
+    """Return the turn of a workflow; None if the record has no such turn, or only the id of the turn."""
     return next((each for each in reversed(thread.turns) if each.workflow_id == workflow), None)
 
 
 def is_expired(thread: Thread, policy: ThreadPolicy, now: datetime) -> bool:
-    """Return True if the thread has outlived its time to live. A thread with an open turn lives on."""
+    """Return True if the time to live of the thread has passed. A thread with an open turn does not expire."""
     return now > thread.changed_at + timedelta(seconds=policy.ttl) and not open_turns(thread)
 
 
@@ -237,7 +238,7 @@ def _with_turn(thread: Thread, workflow: str, at: datetime, **changes: object) -
 
 
 def _with_turns(thread: Thread, turns: tuple[Turn, ...], at: datetime) -> Thread:
-    """Return the thread with `turns`. Ended turns that no turn may receive any more keep only their ids."""
+    """Return the thread with `turns`. Of ended turns that no later turn can receive, only the ids are kept."""
     ended = [each for each in turns if each.status == "ended"]
     gone = {each.number for each in ended[:-_KEPT_TURNS]} | {
         each.number for each in ended if each.number <= thread.summarized

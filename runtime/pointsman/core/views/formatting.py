@@ -1,4 +1,4 @@
-"""Format durations, money and tokens for people, equally in each view."""
+"""Format durations, money and tokens for people, in the same way in all views."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from pointsman_schemas.strict_json import compact_json
 __all__ = ["format_dollars", "format_seconds", "format_usage", "pickup_delay", "request_text", "start_delay"]
 
 _SLOW_PICKUP_S = 5.0
-"""Smallest number of seconds from handoff to start that is reported as a delay. A free worker starts
-within milliseconds.
+"""Shortest time from handoff to start that is reported as a delay, in seconds. A free worker starts within
+milliseconds.
 """
 
 _UNREADABLE_REQUEST = "(the request could not be read)"
@@ -42,8 +42,8 @@ def format_dollars(cost: float) -> str:
 def request_text(value: JsonValue) -> str:
     """Return a request as one line of a list.
 
-    A text is unchanged. An object with a single text becomes that text. A handoff to a team becomes its intent. Other
-    objects become JSON. An unreadable request has no text in its log.
+    A text is unchanged. An object with a single text becomes that text. The request of a handoff to a team becomes the
+    intent. Other objects become JSON. The log of an unreadable request has no text, so a fixed text is returned.
     """
     if isinstance(value, dict):
         only = next(iter(value.values())) if len(value) == 1 else value.get("intent")
@@ -61,15 +61,15 @@ def format_usage(usage: Usage) -> str:
 def pickup_delay(result: Result, handed: datetime, reports: Iterable[Progress]) -> str:
     """Return a remark about a late start of an attempt with a result; an empty text without a delay.
 
-    A result belongs to the run that finished. Reports from before that run belong to a worker that was lost.
+    The result is from the run that finished. Reports from before that run are from a worker that was lost.
     """
-    if result.error is not None and result.error.kind == ErrorKind.CRASHED:  # no run has finished
+    if result.error is not None and result.error.kind == ErrorKind.CRASHED:  # no run of the attempt has finished
         return ""
     return start_delay(handed, result.started_at, reports)
 
 
 def start_delay(handed: datetime, began: datetime, reports: Iterable[Progress]) -> str:
-    """Return a remark about the time before the run that began at `began`; an empty text for a short time."""
+    """Return a remark about the delay before the run that began at `began`; an empty text for a short delay."""
     before = [report.ended_at or report.started_at for report in reports if report.started_at < began]
     if before:
         silent = max(0.0, (began - max(before)).total_seconds())

@@ -1,4 +1,4 @@
-"""Render a workflow as lines: one for each entry of its log and each report of its agents."""
+"""Render a workflow as lines: one line for each entry of its log and for each report of its agents."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ _END_TONES: dict[str, Tone] = {"completed": "good", "partial": "warn", "cancelle
 class TimelineLine:
     """One line of the timeline.
 
-    `mark` is a sign for the text: `✓ fitter t1` is `fitter finished t1`. A line without a mark is a detail.
+    `mark` is a short sign that can replace the text: `✓ fitter t1` means `fitter finished t1`. A line without a mark is
+    a detail.
     """
 
     at: datetime
@@ -39,18 +40,18 @@ class TimelineLine:
 
 
 class Timeline:
-    """Renderer of a log. The renderer keeps the assignments of tasks, because single entries do not have them."""
+    """Renderer of a log. The renderer remembers which agent has each task, because not every entry names the agent."""
 
     def __init__(self) -> None:
         self._agents: dict[str, str] = {}
         self._missing_deps = ""
         self._last_at = _EPOCH
         self._roles: dict[str, Role] = {}
-        self._dispatched_at: dict[tuple[str, int], datetime] = {}  # by task and attempt, like the reports
+        self._dispatched_at: dict[tuple[str, int], datetime] = {}  # by task and attempt, as in `_reports`
         self._reports: dict[tuple[str, int], list[Progress]] = {}
 
     def render(self, event: Entry | Progress) -> TimelineLine:
-        """Return the line about `event`, which follows the events of earlier calls."""
+        """Return the line about `event`. Call this method with the events in order."""
         if isinstance(event, Progress):
             attempt = event.task_id, event.attempt
             self._reports.setdefault(attempt, []).append(event)
@@ -58,7 +59,7 @@ class Timeline:
                 handed = self._dispatched_at.get(attempt, event.started_at)
                 late = start_delay(handed, event.started_at, self._reports[attempt])
                 what = _join(self._task(event.task_id), late)
-                at = max(self._last_at, event.started_at)  # a report arrives late: lines keep their order
+                at = max(self._last_at, event.started_at)  # a report may arrive late, but lines keep their order
                 line = TimelineLine(at, "·" if late else "", "plain", event.agent, "is at work on", what)
             else:
                 line = _report_line(event)
@@ -113,7 +114,7 @@ class Timeline:
                 what = f"{self._task(entry.task_id)}, attempt {entry.attempt} in {wait}{why}"
                 return "↻", "warn", entry.agent, "gets", what
             case "budget_awaited":
-                what = f"{self._task(entry.task_id)} waiting: all {entry.limit} there are, are set aside for others"
+                what = f"{self._task(entry.task_id)} waiting: all {entry.limit} are reserved for other tasks"
                 return "…", "warn", entry.agent, "has", what
             case "task_refined":
                 agent, task = self._agent(entry.task_id), self._task(entry.task_id)
@@ -168,7 +169,7 @@ class Timeline:
                 return "-", "warn", entry.action, "is", f"ignored: {entry.reason}"
             case "limit_reached":
                 return "!", "warn", entry.limit, "", entry.detail
-            case "timer_armed" if entry.reason not in ("", self._missing_deps):  # the check is repeated
+            case "timer_armed" if entry.reason not in ("", self._missing_deps):  # else a repeated check
                 self._missing_deps = entry.reason
                 return "…", "warn", "the request", "waits:", entry.reason
             case "timer_armed":
@@ -189,7 +190,7 @@ class Timeline:
         return pickup_delay(entry.result, handed, self._reports.pop(attempt, ()))
 
     def _task(self, task: str) -> str:
-        """Return the name of a task. A task of a role is named by its role."""
+        """Return the name of a task. The name of a role's task is the role."""
         return str(self._roles.get(task, task))
 
     def _agent(self, task: str) -> str:

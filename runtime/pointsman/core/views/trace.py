@@ -84,14 +84,14 @@ class TraceNode(Frozen):
 
     @property
     def seconds(self) -> float | None:
-        """Duration in seconds; None if the node has not started or has not ended."""
+        """Duration in seconds; None if the start or the end is missing."""
         if self.started_at is None or self.ended_at is None:
             return None
         return (self.ended_at - self.started_at).total_seconds()
 
 
 def child_workflows(entries: Iterable[Entry]) -> tuple[str, ...]:
-    """Return the ids of the child workflows that the tasks of this workflow start."""
+    """Return the ids of the child workflows that the tasks of this workflow have started."""
     view = _TraceBuilder.from_entries(entries)
     return tuple(
         child_id_for(attempt.agent, view.started.workflow_id, task.id, attempt.number)
@@ -111,7 +111,7 @@ def build_trace(
     Args:
         entries: All log entries, in order.
         progress: The reports of its agents.
-        children: The traces of child workflows, by id, as far as they are known.
+        children: The known traces of child workflows, by id.
 
     Returns:
         The root of the tree.
@@ -138,7 +138,7 @@ class _Attempt:
     detail: str = ""
     usage: Usage = field(default_factory=Usage)
     reports: list[Progress] = field(default_factory=list)
-    last_signs: list[Progress] = field(default_factory=list)  # all reports: signs of life
+    last_signs: list[Progress] = field(default_factory=list)  # all reports, also of kinds that become no node
     result: Result | None = None
 
     def end(self, at: datetime, status: str, result: Result | None, detail: str = "") -> None:
@@ -148,7 +148,7 @@ class _Attempt:
             self.ended_at, self.usage = result.ended_at, result.usage
 
     def started_at(self) -> datetime | None:
-        """Return the start of the attempt, by its result or its reports; None without a result and without a report."""
+        """Return the start of the attempt, from its result or its reports; None if it has no result and no report."""
         if self.result is not None:
             return self.result.started_at
         if self.team:
@@ -160,10 +160,10 @@ class _Attempt:
         tops = [report for report in self.reports if report.parent_span_id not in spans]
         left = list(self.reports)
         calls = [self._call_node(report, task_id, left) for report in tops]
-        while left:  # the remaining spans are parents of each other, so their order is unknown
+        while left:  # the remaining reports name each other as parents, so their order is unknown
             calls.append(self._call_node(left[0], task_id, left))
         if self.team and (child := children.get(child_id_for(self.agent, workflow_id, task_id, self.number))):
-            calls.extend(child.children)  # without the child's publish node, because the attempt is the handoff
+            calls.extend(child.children)  # the child's publish node is omitted, because the attempt is the handoff
         began = self.started_at()
         if self.result is not None:
             late = pickup_delay(self.result, self.dispatched_at, self.last_signs)
@@ -190,7 +190,7 @@ class _Attempt:
         )
 
     def _call_node(self, report: Progress, task_id: str, left: list[Progress]) -> TraceNode:
-        """Return the node of `report` and of the calls within it, and remove their reports from `left`."""
+        """Return the node of `report` with the calls within that report, and remove these reports from `left`."""
         left.remove(report)
         below = [other for other in left if report.span_id and other.parent_span_id == report.span_id]
         tool = report.kind == "tool"
@@ -224,7 +224,7 @@ class _Task:
     waits_for: str = ""  # a question
     refused: str = ""  # the verdict and the person, after a rejection
     reason: str = ""  # the reason for which the task waits
-    item_of: str = ""  # the task with `for_each` for which this task does one item
+    item_of: str = ""  # the task with `for_each` whose item this task does
     attempts: dict[int, _Attempt] = field(default_factory=dict)
 
     def dispatch(self, number: int, agent: str, at: datetime, team: bool, due: datetime | None = None) -> None:
@@ -240,7 +240,7 @@ class _Task:
         self.detail = detail or self.detail
         for attempt in self.attempts.values():
             if attempt.ended_at is None:
-                # An attempt without a result has no end of its own: the attempt ends with its task.
+                # An attempt without a result has no recorded end, so the attempt ends with its task.
                 attempt.end(max(at, attempt.dispatched_at), status, None, detail)
             elif attempt.status == _IN_REVIEW:
                 attempt.status = status
@@ -315,7 +315,7 @@ class _TraceBuilder:
             case "task_held":
                 self._task(entry.task_id, "").wait("held", entry.reason)
             case "budget_awaited":
-                why = f"all {entry.limit} there are, are set aside for others"
+                why = f"all {entry.limit} are reserved for other tasks"
                 self._task(entry.task_id, entry.agent).wait("waiting", why)
             case "refinement_requested":
                 self._task(entry.task_id, "").wait("being refined")
@@ -409,7 +409,7 @@ class _TraceBuilder:
                 assert_never(entry)
 
     def report(self, report: Progress) -> None:
-        """Add a report: model and tool calls become nodes, other reports show that the attempt is running."""
+        """Add a report. Model and tool calls become nodes; other reports only show that the attempt is running."""
         task = self.tasks.get(report.task_id)
         if task is None or report.attempt not in task.attempts:
             return
@@ -453,7 +453,7 @@ class _TraceBuilder:
         )
 
     def _annotate_planner(self, detail: str) -> _Task | None:
-        """Add a remark to the newest planner's task. The entries do not name the planner of a plan."""
+        """Add a remark to the newest task of a planner, because the entries of a plan do not name the planner."""
         planners = [task for task in self.tasks.values() if task.role in (Role.PLAN, Role.CLASSIFY)]
         if not planners:
             return None
@@ -471,7 +471,7 @@ class _TraceBuilder:
 
 
 def _review_text(output: JsonValue) -> str:
-    """Return the verdict and the reason of a review; an empty text for a ruling, which the outcome contains."""
+    """Return the verdict and the reason of a review. For a ruling, return an empty text: the outcome has the ruling."""
     if not isinstance(output, dict) or "verdict" not in output:
         return ""
     return ": ".join(str(part) for part in (output["verdict"], output.get("reason")) if part)

@@ -1,4 +1,4 @@
-"""Adapt a trace to a time and to the live agents. The log has neither, and calls each handoff running."""
+"""Adapt a trace to a time and to the live agents. The log has neither, so in the trace each handoff is running."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _OPEN_STATUSES = (*_WITH_AGENT_STATUSES, WAITING_FOR_RETRY)
 
 
 def at_time(root: TraceNode, now: datetime, alive: Collection[str]) -> TraceNode:
-    """Return the trace with the statuses of a time.
+    """Return the trace with the statuses at a time.
 
-    A node whose agent is not live waits for an agent. A node that is not due waits for a retry. `detail` states the
-    reason.
+    A node whose agent is not live waits for an agent. A node whose time has not come waits for a retry. `detail` states
+    the reason.
 
     Args:
         root: The root of the trace.
@@ -29,7 +29,7 @@ def at_time(root: TraceNode, now: datetime, alive: Collection[str]) -> TraceNode
         alive: The names of the live agents.
 
     Returns:
-        The root, the same object if nothing changes.
+        The root; the same object if no status changes.
     """
     due = root.due if root.due and root.due > now else None
     if root.kind == "attempt" and due:
@@ -50,7 +50,7 @@ def at_time(root: TraceNode, now: datetime, alive: Collection[str]) -> TraceNode
 
 
 def tasks_without_agent(root: TraceNode) -> Iterator[TraceNode]:
-    """Return the tasks that wait for an agent, by `at_time`."""
+    """Return the tasks that wait for an agent, from a trace of `at_time`."""
     if root.kind == "task" and root.status == WAITING_FOR_AGENT:
         yield root
     for child in root.children:

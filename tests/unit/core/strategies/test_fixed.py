@@ -204,7 +204,7 @@ def test_the_output_of_a_task_is_checked_and_judged() -> None:
     story.complete_task("payments")
 
     story.complete_task("match", {"sum": 1})
-    assert story.handoff("match").feedback == "the output lacks difference, or has nothing there"
+    assert story.handoff("match").feedback == "the output lacks difference, or has an empty value there"
     story.complete_task("match", {"difference": 3})
     assert story.statuses()["match"] == "in_review"
     story.complete_task("judge-match", {"verdict": "pass"})

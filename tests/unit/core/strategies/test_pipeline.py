@@ -56,7 +56,7 @@ def test_insufficient_output_is_requested_again_at_once_with_the_reason() -> Non
     story.complete_task("extract", {"customer": ""})
 
     handoff = story.handoff("extract")
-    assert (handoff.attempt, handoff.feedback) == (2, "the output lacks customer, or has nothing there")
+    assert (handoff.attempt, handoff.feedback) == (2, "the output lacks customer, or has an empty value there")
     assert story.task("extract").not_before == story.now
     assert story.entries_of(AttemptFailed)[0].error.kind == "insufficient"
 
@@ -81,7 +81,7 @@ def test_feedback_is_of_the_check_alone() -> None:
     ("check", "output", "why"),
     [
         (Check(fields=("a", "b")), "text", "the output is not a JSON object; expected one with a, b"),
-        (Check(fields=("a", "b")), {"a": 0, "b": []}, "the output lacks b, or has nothing there"),
+        (Check(fields=("a", "b")), {"a": 0, "b": []}, "the output lacks b, or has an empty value there"),
         (Check(mentions=("approved", "denied")), {"approved": False}, "the output must state one of: approved, denied"),
         (Check(mentions=("approved",)), "disapproved", "the output must state one of: approved"),
         (Check(min_length=5), {"say": ["no"]}, "the output has 2 characters; at least 5 are expected"),

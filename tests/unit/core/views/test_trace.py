@@ -268,7 +268,7 @@ def test_retry_that_has_begun_waits_for_nothing() -> None:
         (
             BudgetAwaited(at=at(2), task_id="t1", agent="fitter", limit="tokens"),
             "waiting",
-            "all tokens there are, are set aside for others",
+            "all tokens are reserved for other tasks",
         ),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
