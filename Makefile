@@ -12,7 +12,7 @@ UV_PIP  = $(BIN)/uv pip install --python $(BIN)/python
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test check mypy pyright format schemas coverage simulate mutants chaos cases real-model reading-path gateway-load conformance conformance-mcp conformance-agui serve-a2a-kit bench bench-smoke constraints audit dist release pictures backend clean
+.PHONY: help venv demo test compiled-tests check mypy pyright format schemas coverage simulate mutants chaos cases real-model reading-path gateway-load conformance conformance-mcp conformance-agui serve-a2a-kit bench bench-smoke constraints audit dist release pictures backend clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-12s %s\n", $$1, $$2 }'
@@ -24,8 +24,13 @@ demo: $(STAMP)  ## run a team on an embedded broker; needs no key
 
 # Four workers on two cores: the tests wait for processes more than half of the time.
 PYTEST_ARGS ?= -n 4 --dist worksteal
-test: check  ## run all checks, then all tests
+test: $(STAMP)  ## run all checks, then all tests
+	@$(MAKE) --no-print-directory --jobs=2 check compiled-tests
 	$(BIN)/pytest $(PYTEST_ARGS)
+
+# In a new clone, each worker would compile the tests and their imports at the same time.
+compiled-tests: $(STAMP)
+	@$(BIN)/pytest --collect-only -qq >/dev/null || true  # the test run reports an error
 
 check: $(STAMP)  ## check lint, format, import contracts and types
 	$(BIN)/ruff check
