@@ -22,7 +22,7 @@ WORKER = Rights(
     publish=[
         "$JS.API.CONSUMER.MSG.NEXT.OWN_WORK.agent-echo",
         "$JS.ACK.OWN_WORK.agent-echo.>",
-        "$JS.ACK.*.*.OWN_WORK.agent-echo.>",
+        "$JS.ACK._.*.OWN_WORK.agent-echo.>",
         "$JS.API.DIRECT.GET.KV_OWN_AGENTS.$KV.OWN_AGENTS.>",
     ],
     subscribe=["_INBOX.echo.>"],

@@ -9,15 +9,17 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 import pytest_asyncio
 from support.attacks import (
     Attacker,
     Names,
+    borrowed_acknowledgements,
     foreign_publishes,
     foreign_subscriptions,
     header_attacks,
@@ -33,12 +35,21 @@ from support.permission_server import Rights, permission_server
 from support.waiting import until
 
 from pointsman.bus.jetstream.connection import NatsConnection
-from pointsman.bus.jetstream.protocol import error_code, header_bytes
+from pointsman.bus.jetstream.key_value import ensure_bucket
+from pointsman.bus.jetstream.protocol import WireMessage, error_code, header_bytes
 from pointsman.bus.jetstream.reader_names import READER_SLOTS, reader_name
 from pointsman.bus.jetstream.stream_config import stream_configs
 from pointsman.grants.accounts import is_covered
 from pointsman.grants.folder import GrantFolder
-from pointsman.grants.permissions import ACTIONS, TRUSTED_ROLES, Grant, GrantRole, Permissions, permissions
+from pointsman.grants.permissions import (
+    ACTIONS,
+    TRUSTED_ROLES,
+    Grant,
+    GrantRole,
+    Permissions,
+    inbox_prefix,
+    permissions,
+)
 from pointsman.settings import Settings
 from pointsman_schemas.subjects import Subjects
 
@@ -56,9 +67,10 @@ USERS = {
     "eye": Grant(GrantRole.OBSERVER, "eye"),
     "board": Grant(GrantRole.DASHBOARD, "board", ("crew",), (), ("approve",)),
     "ops": Grant(GrantRole.OPERATOR, "ops", ("*",), (), ACTIONS[GrantRole.OPERATOR]),
+    "sender": Grant(GrantRole.WEBHOOKS, "sender"),
 }
 KNOWN_USERS = ["shop", "rival", "ops", "boss", "echo-1"]  # the names that the attackers try
-ATTACKERS = ["shop", "echo-1", "door", "eye", "board", "boss", "ops", "builder"]
+ATTACKERS = ["shop", "echo-1", "door", "eye", "board", "boss", "ops", "builder", "sender"]
 EDGE_ATTACKERS = [name for name in ATTACKERS if USERS[name].role not in TRUSTED_ROLES]
 DURABLES = [
     (f"{NS.upper()}_REQUESTS", "request-{team}", "own.request.{team}.*"),
@@ -66,6 +78,12 @@ DURABLES = [
     (f"{NS.upper()}_RESULTS", "result-{team}", "own.result.{team}.>"),
     (f"{NS.upper()}_WORK", "timer-{team}", "own.timer.{team}.>"),
     (f"{NS.upper()}_WORK", "agent-{agent}", "own.handoff.{agent}.>"),
+]
+DURABLES_OF_WEBHOOKS = [
+    (f"{NS.upper()}_LOG", "webhook-outcomes", "own.outcome.*.*"),
+    (f"{NS.upper()}_LOG", "webhook-questions", "own.question.*.*.*"),
+    (f"{NS.upper()}_DEAD", "webhook-dead-letters", "own.dead.*.*.*"),
+    (f"{NS.upper()}_DELIVERIES", "webhook-deliveries", "own.delivery.*.*.*.*"),
 ]
 
 
@@ -77,12 +95,13 @@ class World:
     port: int
     names: Names
     observer: NatsConnection
+    builder: NatsConnection
 
     def settings(self, user: str) -> Settings:
         return settings_of(self.grants, user, self.port)
 
     async def state(self) -> str:
-        return json.dumps(await snapshot(self.observer, self.names), sort_keys=True)
+        return json.dumps(await snapshot(self.observer, self.builder, self.names), sort_keys=True)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module", params=[False, True], ids=["config", "jwt"])
@@ -97,8 +116,9 @@ async def world(folder: Path, *, jwt: bool) -> AsyncIterator[World]:
     grants = GrantFolder.create(
         folder / "grants", account="APP", namespaces=[NS], jwt=jwt, resolver=str(folder / "jwt")
     )
-    for grant in USERS.values():
-        grants.add(grant)
+    with patch("pointsman.grants.folder._BCRYPT_ROUNDS", 4):  # the server checks a hash at each connection
+        for grant in USERS.values():
+            grants.add(grant)
     async with configured_server(folder, server_config(grants)) as port, AsyncExitStack() as stack:
         configs = stream_configs(Subjects(NS), Settings(namespace=NS))
         teams, agents = ("crew", "rivals"), ("echo", "spy")
@@ -107,7 +127,10 @@ async def world(folder: Path, *, jwt: bool) -> AsyncIterator[World]:
             for stream, name, filter in DURABLES
             for one in (agents if "agent" in name else teams)
         ]
+        durables += DURABLES_OF_WEBHOOKS
         streams = {config["name"]: config["subjects"] for config in configs}
+        for bucket in Names(NS, (), (), (), "", {}, ()).key_values:
+            streams[f"KV_{bucket}"] = [f"$KV.{bucket}.>"]
         names = Names(NS, teams, agents, KNOWN_USERS, "wf_1", streams, durables)
         connections = {
             user: await stack.enter_async_context(connected(settings_of(grants, user, port))) for user in USERS
@@ -115,13 +138,15 @@ async def world(folder: Path, *, jwt: bool) -> AsyncIterator[World]:
         for config in configs:
             answer = await connections["builder"].api(f"STREAM.CREATE.{config['name']}", config)
             assert not error_code(answer), answer
+        for bucket in names.key_values:
+            await ensure_bucket(connections["builder"], bucket, replicas=1, max_bytes=None)
         for stream, name, filter in durables:
             config = {"name": name, "durable_name": name, "filter_subject": filter, "ack_policy": "explicit"}
             order = {"stream_name": stream, "config": config}
             answer = await connections["builder"].api(f"CONSUMER.CREATE.{stream}.{name}.{filter}", order)
             assert not error_code(answer), answer
         await store_every_kind(names, connections)
-        yield World(grants, port, names, connections["eye"])
+        yield World(grants, port, names, connections["eye"], connections["builder"])
 
 
 async def store_every_kind(names: Names, connections: dict[str, NatsConnection]) -> None:
@@ -146,7 +171,7 @@ async def store_every_kind(names: Names, connections: dict[str, NatsConnection])
 async def test_attackers_and_grants_agree_about_covered_subjects() -> None:
     names = Names(NS, ("crew", "rivals"), ("echo", "spy"), KNOWN_USERS, "wf_1", {}, [])
     subjects = [
-        *islice(message_subjects(names), 0, None, 5),
+        *islice(message_subjects(names), 0, None, 17),
         ">",
         f"{NS}.>",
         "*.>",
@@ -194,6 +219,23 @@ async def test_headers_on_own_subjects_change_nothing_of_others(place: World) ->
     assert await place.state() == before
 
 
+async def test_no_acknowledgement_takes_a_message_from_the_consumer_of_another(place: World) -> None:
+    """Order the next message of a foreign consumer, with an own consumer in the last tokens of the subject."""
+    before = await place.state()
+    for user in ATTACKERS:
+        attacks = borrowed_acknowledgements(place.names, permissions(USERS[user], NS))
+        received: list[WireMessage] = []
+        inbox = f"{inbox_prefix(USERS[user])}.stolen"
+        async with connected(place.settings(user)) as connection:
+            await connection.subscribe(inbox, received.append)
+            await Attacker(connection).publish([replace(each, reply=inbox) for each in attacks])
+            await settle(place)
+            await connection.flush()
+
+        assert (user, [each.subject for each in received if each.data]) == (user, [])
+    assert await place.state() == before
+
+
 async def test_answers_of_the_broker_go_to_no_subject_of_others(place: World) -> None:
     """Name subjects of others as the reply subjects of the user's own requests."""
     before = await place.state()
@@ -227,7 +269,6 @@ async def test_the_same_answers_delete_a_stream_if_there_is_one_account(tmp_path
 
 async def test_own_consumers_deliver_to_no_subject_of_others(place: World) -> None:
     """Create consumers with a deliver subject of other users: the broker does not check this subject."""
-    stream = f"{NS.upper()}_RESULTS"
     before = await place.state()
     wanted = [each for each in targets(place.names) if each.startswith("$JS.API.STREAM.")]
     wanted += [f"{NS}.handoff.spy.crew.wf_1.t1.7", f"{NS}.log.crew.wf_1", f"{NS}.request.rivals.rival"]
@@ -238,7 +279,7 @@ async def test_own_consumers_deliver_to_no_subject_of_others(place: World) -> No
         await boss.subscribe("_TRUSTED.boss.x", received.append)
         for user in EDGE_ATTACKERS:
             names = [reader_name(f"_INBOX.{user}", slot) for slot in range(READER_SLOTS)]
-            filter = FILTERS[user]
+            stream, filter = FILTERS[user]
             async with connected(place.settings(user)) as connection:
                 for start in range(0, len(wanted), READER_SLOTS):
                     chosen = list(zip(names, wanted[start : start + READER_SLOTS], strict=False))
@@ -261,11 +302,12 @@ async def test_own_consumers_deliver_to_no_subject_of_others(place: World) -> No
 
 
 FILTERS = {
-    "shop": f"{NS}.event.crew.>",
-    "door": f"{NS}.event.crew.>",
-    "echo-1": f"{NS}.step.echo.>",
-    "eye": ">",
-    "board": ">",
+    "shop": (f"{NS.upper()}_RESULTS", f"{NS}.event.crew.>"),
+    "door": (f"{NS.upper()}_RESULTS", f"{NS}.event.crew.>"),
+    "echo-1": (f"{NS.upper()}_RESULTS", f"{NS}.step.echo.>"),
+    "eye": (f"{NS.upper()}_RESULTS", ">"),
+    "board": (f"{NS.upper()}_RESULTS", ">"),
+    "sender": (f"{NS.upper()}_DELIVERIES", f"{NS}.receipt.>"),
 }
 
 
@@ -286,7 +328,7 @@ def own_requests(rights: Permissions) -> list[tuple[str, bytes]]:
 async def settle(place: World) -> None:
     """Return when the broker has processed all earlier messages: its API answers requests in their order."""
     for stream in place.names.streams:
-        await place.observer.api(f"STREAM.INFO.{stream}")
+        await place.builder.api(f"STREAM.INFO.{stream}")
     await asyncio.sleep(0.2)
 
 

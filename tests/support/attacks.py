@@ -19,6 +19,7 @@ __all__ = [
     "Attack",
     "Attacker",
     "Names",
+    "borrowed_acknowledgements",
     "foreign_publishes",
     "foreign_subscriptions",
     "header_attacks",
@@ -58,6 +59,11 @@ class Names:
     def objects(self) -> str:
         return f"{self.ns.upper()}_ARTIFACTS"
 
+    @property
+    def key_values(self) -> Sequence[str]:
+        """The buckets of the gateway and of webhooks."""
+        return [f"{self.ns.upper()}_{name}" for name in ("GATEWAY", "WEBHOOKS", "WEBHOOK_SECRETS")]
+
 
 @dataclass(frozen=True)
 class Attack:
@@ -77,8 +83,10 @@ def message_subjects(names: Names) -> Iterator[str]:
         yield f"{ns}.request.{team}.{user}"
         yield from (
             f"{ns}.control.{team}.{workflow}.{action}.{user}.id"
-            for action in ("cancel", "replay", "approve", "reject", "other")
+            for action in ("cancel", "replay", "approve", "reject", "tell", "schedule", "schedule-others", "other")
         )
+        yield f"{ns}.thread.{team}.{user}.th_1"
+        yield f"{ns}.cron.{team}.{user}.sc_1"
         yield f"{ns}.audit.discard.{user}.id"
     for team, agent in product(names.teams, (*names.agents, *names.teams)):
         yield f"{ns}.result.{team}.{agent}.{workflow}.t1.1.{'0' * 32}"
@@ -86,6 +94,7 @@ def message_subjects(names: Names) -> Iterator[str]:
         yield f"{ns}.event.{team}.{workflow}.{agent}.id"
         yield f"{ns}.delta.{team}.{workflow}.{agent}"
         yield f"{ns}.handoff.{agent}.{team}.{workflow}.t1.2"
+        yield f"{ns}.message.{agent}.{team}.{workflow}.1"
     for team in names.teams:
         yield f"{ns}.timer.{team}.{workflow}.deadline"
         yield f"{ns}.schedule.{team}.{workflow}.timer.deadline"
@@ -93,6 +102,8 @@ def message_subjects(names: Names) -> Iterator[str]:
         yield f"{ns}.log.{team}.{workflow}"
         yield f"{ns}.outcome.{team}.{workflow}"
         yield f"{ns}.question.{team}.{workflow}.id"
+        yield f"{ns}.schedule.{team}.sc_1.timer.fire"
+        yield f"{ns}.timer.{team}.sc_1.fire"
         yield f"{ns}.cancelled.{team}.{workflow}"
         yield f"{ns}.handed.{team}.1.request.{team}.shop"
     for origin in (*names.teams, *names.agents):
@@ -101,6 +112,10 @@ def message_subjects(names: Names) -> Iterator[str]:
         yield f"$SRV.PING.{origin}.1"
     yield from (f"{ns}.limit.key", f"{ns}.circuits", ns, f"{ns}.new.kind", "$KV.OTHER.key")
     yield from (f"$O.{names.objects}.{part}.{'a' * 20}" for part in "CM")
+    yield from (f"{ns}.delivery.ep_1.{workflow}.ev_1.{part}" for part in ("message", "resend"))
+    yield f"{ns}.receipt.ep_1.{workflow}.ev_1"
+    for bucket in names.key_values:
+        yield from (f"$KV.{bucket}.{key}" for key in ("one", "batch.one", "push.one", "key.one"))
     yield from (f"{prefix}.{user}.reply" for prefix in ("_INBOX", "_TRUSTED") for user in names.users)
 
 
@@ -197,6 +212,23 @@ def foreign_publishes(names: Names, rights: Permissions) -> list[Attack]:
     return [attack for attack in attacks if not covered(attack.subject)]
 
 
+def borrowed_acknowledgements(names: Names, rights: Permissions) -> list[Attack]:
+    """Return pulls from the consumers of others, each in the form of an acknowledgement that names another consumer.
+
+    `+NXT` takes a message from the consumer in the third and fourth tokens. The broker reads no number after them for
+    `+NXT`, so these tokens can be the stream and the name of the attacker's own consumer.
+    """
+    covered = matcher(rights.publish)
+    pulls = [(stream, consumer, f"$JS.ACK.{stream}.{consumer}") for stream, consumer, _ in names.durables]
+    foreign = [prefix for _, _, prefix in pulls if not covered(f"{prefix}.1.1.1.1.0")]
+    return [
+        Attack("acknowledgement", f"{prefix}.{stream}.{consumer}.{'.'.join(['1'] * rest)}", b"+NXT")
+        for prefix in foreign
+        for stream, consumer, _ in pulls
+        for rest in (3, 5)
+    ]
+
+
 def matcher(patterns: Sequence[str]) -> Callable[[str], object]:
     """Return `is_covered` for these patterns as one regular expression, which is quick for thousands of subjects."""
     tokens = {"*": "[^.>]+", ">": ".+"}
@@ -251,7 +283,7 @@ def foreign_subscriptions(names: Names, rights: Permissions) -> list[str]:
 
 KINDS = (
     "request", "control", "audit", "result", "step", "event", "delta", "handoff", "timer", "schedule", "log", "outcome",
-    "question", "cancelled", "handed", "dead", "limit", "circuits",
+    "question", "cancelled", "handed", "dead", "limit", "circuits", "message", "thread", "cron", "delivery", "receipt",
 )  # fmt: skip
 
 
@@ -286,10 +318,21 @@ class Attacker:
         return [each for each in subjects if ("subscribe", each) not in self.refused]
 
 
-async def snapshot(observer: NatsConnection, names: Names) -> dict[str, Any]:
-    """Return all that the streams and durable consumers of a namespace hold, read by a user that may read all."""
+async def snapshot(observer: NatsConnection, builder: NatsConnection, names: Names) -> dict[str, Any]:
+    """Return all that the streams and durable consumers of a namespace hold, read by users that may do so.
+
+    No user may read all buckets. The numbers of the messages show each change of a bucket. The webhook service, which
+    attacks, too, may take what its own consumers have.
+    """
     state = dict[str, Any]()
+    buckets = [f"KV_{bucket}" for bucket in names.key_values]
+    for stream in buckets:
+        info = await builder.api(f"STREAM.INFO.{stream}")
+        found = info["state"]
+        state[stream] = (info["config"], *(found[key] for key in ("messages", "first_seq", "last_seq")))
     for stream in names.streams:
+        if stream in buckets:
+            continue
         info = await observer.api(f"STREAM.INFO.{stream}")
         messages = []
         for sequence in range(1, info["state"]["last_seq"] + 1):
@@ -297,6 +340,8 @@ async def snapshot(observer: NatsConnection, names: Names) -> dict[str, Any]:
             messages.append(answer.get("message", {"deleted": sequence}))
         state[stream] = (info["config"], messages)
     for stream, consumer, _ in names.durables:
+        if consumer.startswith("webhook-"):
+            continue
         info = await observer.api(f"CONSUMER.INFO.{stream}.{consumer}")
         state[f"{stream} {consumer}"] = (info.get("config"), info.get("num_pending"), info.get("num_ack_pending"))
     return state

@@ -516,7 +516,12 @@ class _Table:
         ]
 
     def _consume(self, name: str, *streams: str) -> list[str]:
-        """Return the rights to take and settle the messages of a durable consumer that exists."""
+        """Return the rights to take and settle the messages of a durable consumer that exists.
+
+        An acknowledgement can order the next message of its consumer. So no wildcard may stand for the tokens of a
+        stream and a consumer: with `$JS.ACK.*.*.{stream}.{name}.>`, a user could take the messages of each consumer.
+        `_` is the domain of a server without a JetStream domain, and the name of no stream.
+        """
         return [
             right.format(stream=stream, name=name)
             for stream in streams
@@ -524,7 +529,7 @@ class _Table:
                 "$JS.API.CONSUMER.INFO.{stream}.{name}",
                 "$JS.API.CONSUMER.MSG.NEXT.{stream}.{name}",
                 "$JS.ACK.{stream}.{name}.>",
-                "$JS.ACK.*.*.{stream}.{name}.>",  # the form with a domain and an account
+                "$JS.ACK._.*.{stream}.{name}.>",  # the form with a domain and an account, with `js_ack_fc_v2`
             )
         ]
 

@@ -42,6 +42,17 @@ def test_no_role_of_the_edge_may_change_streams_or_foreign_consumers(role: Grant
 
 
 @pytest.mark.parametrize("role", list(GrantRole))
+def test_acknowledgements_name_the_consumers_of_the_user(role: GrantRole) -> None:
+    """An acknowledgement can also take the next message, so a wildcard would take the messages of other consumers."""
+    rights = role_permissions(role, "ns", user="ada", team="crew", agent="echo")
+
+    tokens = [each.split(".")[2:] for each in rights.publish if each.startswith("$JS.ACK.")]
+    assert {tuple(each[:2]) for each in tokens if "*" in each[:2]} <= {("_", "*")}
+    named = [each[2:4] if each[0] == "_" else each[:2] for each in tokens]
+    assert all(stream.startswith("NS_") and "*" not in name for stream, name in named)
+
+
+@pytest.mark.parametrize("role", list(GrantRole))
 def test_user_has_an_inbox_of_its_own_and_no_other(role: GrantRole) -> None:
     rights = role_permissions(role, "ns", user="ada", team="crew", agent="echo")
 
