@@ -1,7 +1,7 @@
 """Pointsman: teams of LLM agents over NATS JetStream.
 
-Import all names for agents, teams, callers and operators from here. A name is loaded when it is first used, so that
-`import pointsman` stays cheap.
+Import all names for agents, teams, callers and operators from this package. A name is loaded when the name is first
+used, because `import pointsman` must stay quick.
 """
 
 from __future__ import annotations

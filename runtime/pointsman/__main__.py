@@ -1,4 +1,4 @@
-"""The entry point of `pointsman` and `python -m pointsman`. It handles Ctrl-C during the imports, too."""
+"""The entry point of `pointsman` and `python -m pointsman`. The entry point handles Ctrl-C during the imports, too."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The composition root: here a team, agents and settings become running processes, and nowhere else."""
+"""The composition root: only this module starts processes from a team, agents and settings."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from pointsman.errors import ConfigurationError
 from pointsman.settings import Settings, misspelled_variables
 from pointsman.telemetry import Telemetry
 
-# A worker's start has a budget (tests/unit/test_starting.py): code that only a supervisor or a dashboard runs is
-# imported in the function that runs the code. The supervisor's engine is 0.1 s of CPU, the web server 0.15 s, a team's
-# models 0.01 s.
+# A worker's start has a budget (tests/unit/test_starting.py), so code that only a supervisor or a dashboard runs is
+# imported in the function that runs the code. The import of the supervisor's engine takes 0.1 s of CPU, the import of
+# the web server 0.15 s, and the import of a team's models 0.01 s.
 if TYPE_CHECKING:
     from pointsman_schemas.team import Team
 
@@ -45,11 +45,12 @@ __all__ = [
 T = TypeVar("T")
 
 _GC_THRESHOLD = 10_000
-"""New containers until the garbage collector runs: about ten workflows create this number, a few MB at most."""
+"""Number of new containers after which the garbage collector runs. About ten workflows create so many containers,
+which take a few MB at most."""
 
 
 async def supervise(target: str, settings: Settings) -> int:
-    """Run a supervisor for each team that `target` names, in this process, until a signal.
+    """Run a supervisor in this process for each team that `target` names, until a signal arrives.
 
     Args:
         target: `module:name`, a module or a file.
@@ -75,7 +76,7 @@ async def supervise(target: str, settings: Settings) -> int:
         try:
             await asyncio.gather(*runs)
         finally:
-            stop.set()  # an engine that fails ends the process; the others finish their inputs first
+            stop.set()  # an engine that fails ends the process, after the other engines have finished their inputs
             await asyncio.wait(runs)
 
     async with AsyncExitStack() as stack:
@@ -89,12 +90,13 @@ async def supervise(target: str, settings: Settings) -> int:
 
 
 async def work(targets: Sequence[str], settings: Settings, *, teams: Sequence[str] = ()) -> int:
-    """Run the agents that `targets` name, in this process, until a signal.
+    """Run the agents that `targets` name in this process, until a signal arrives.
 
     Args:
         targets: Modules, files or `module:name`, each with agents.
         settings: The settings.
-        teams: The teams to which the agents belong, each with a queue of its own; empty if every team may use them.
+        teams: The teams to which the agents belong. Each agent has a separate queue for each of these teams. Empty if
+            every team may use the agents.
 
     Returns:
         The exit code.
@@ -123,18 +125,18 @@ async def work(targets: Sequence[str], settings: Settings, *, teams: Sequence[st
 
 
 async def dashboard(settings: Settings, *, hosts: Sequence[str], ready: Callable[[str], None]) -> int:
-    """Serve the dashboard until a signal.
+    """Serve the dashboard until a signal arrives.
 
     Args:
         settings: The settings.
-        hosts: Names of hosts that a request may have.
+        hosts: Names of hosts that the `Host` header of a request may have.
         ready: Called with the address once the dashboard listens.
 
     Returns:
         The exit code.
 
     Raises:
-        ConfigurationError: the extra `dashboard` is not installed, the port is in use, or there are no users.
+        ConfigurationError: the extra `dashboard` is not installed, the port is in use, or no user is configured.
     """
     if not has_dashboard():
         raise ConfigurationError("the dashboard needs starlette and uvicorn: pip install 'pointsman[dashboard]'")
@@ -142,7 +144,7 @@ async def dashboard(settings: Settings, *, hosts: Sequence[str], ready: Callable
     from pointsman.client.client import Client
     from pointsman.web.server import check_access, serve
 
-    # Before the process waits for a broker:
+    # Report these errors before the process waits for a broker.
     users = check_access(settings.dashboard_host, settings.dashboard_token, settings.dashboard_users)
     async with AsyncExitStack() as stack:
         observed = _start_telemetry("dashboard", settings, stack)
@@ -161,11 +163,11 @@ async def dashboard(settings: Settings, *, hosts: Sequence[str], ready: Callable
 
 
 async def gateway(settings: Settings, *, hosts: Sequence[str], ready: Callable[[str], None]) -> int:
-    """Serve the gateway until a signal.
+    """Serve the gateway until a signal arrives.
 
     Args:
         settings: The settings.
-        hosts: Names of hosts that a request without a key may have.
+        hosts: Names of hosts that the `Host` header of a request without a key may have.
         ready: Called with the address once the gateway listens.
 
     Returns:
@@ -195,7 +197,7 @@ async def gateway(settings: Settings, *, hosts: Sequence[str], ready: Callable[[
 
 
 async def webhooks(settings: Settings) -> int:
-    """Deliver events to webhooks until a signal.
+    """Deliver events to webhooks until a signal arrives.
 
     Args:
         settings: The settings.
@@ -225,17 +227,17 @@ async def webhooks(settings: Settings) -> int:
 
 
 def has_webhooks() -> bool:
-    """Return True if the packages of webhooks are installed."""
+    """Return True if the packages that webhooks need are installed."""
     return all(find_spec(name) is not None for name in ("h11", "standardwebhooks"))
 
 
 def has_gateway() -> bool:
-    """Return True if the packages of the gateway are installed."""
+    """Return True if the packages that the gateway needs are installed."""
     return all(find_spec(name) is not None for name in ("fastapi", "uvicorn", "jwt"))
 
 
 def has_dashboard() -> bool:
-    """Return True if the packages of the dashboard are installed."""
+    """Return True if the packages that the dashboard needs are installed."""
     return all(find_spec(name) is not None for name in ("starlette", "uvicorn"))
 
 
@@ -248,20 +250,21 @@ def _health(
 
 
 def _start_telemetry(name: str, settings: Settings, stack: AsyncExitStack, *, exposed: bool = False) -> Telemetry:
-    """Start telemetry until the end of `stack`, and warn of variables that look like misspelled settings."""
+    """Start telemetry, which `stack` stops. Warn about each variable that looks like a misspelled setting."""
     observed = telemetry.setup(name, settings=settings, exposed=exposed)
     stack.push_async_callback(observed.shutdown)
     for variable, meant in misspelled_variables().items():
         telemetry.get_logger(__name__).warning(
-            "setting_unknown", variable=variable, hint=f"it is ignored; did you mean {meant}?"
+            "setting_unknown", variable=variable, hint=f"the variable is ignored; did you mean {meant}?"
         )
     return observed
 
 
 def _freeze_imports() -> None:
-    """Exclude imported objects from garbage collection, which would scan them for up to a tenth of all CPU time.
+    """Exclude imported objects from garbage collection.
 
-    Objects that belong to a message have few cycles, so the collector also runs less often than by default.
+    The collector would use up to a tenth of all CPU time to scan the imported objects. The objects of a message have
+    few cycles, so the collector also runs less often than by default.
     """
     gc.collect()
     gc.freeze()
@@ -269,7 +272,7 @@ def _freeze_imports() -> None:
 
 
 def load_team(target: str) -> Team:
-    """Load the team that `target` names: the only team of a module, or the one in its variable `team`.
+    """Load the team that `target` names: the only team of a module, or the team in the module's variable `team`.
 
     Args:
         target: `module:name`, a module or a file.
@@ -278,7 +281,7 @@ def load_team(target: str) -> Team:
         The team.
 
     Raises:
-        ConfigurationError: `target` names no team, or several and none is in a variable `team`.
+        ConfigurationError: `target` names no team, or names several teams of which no team is in a variable `team`.
     """
     teams = load_teams(target)
     if len(teams) == 1:
@@ -290,8 +293,8 @@ def load_team(target: str) -> Team:
     except ConfigurationError:
         names = ", ".join(team.name for team in teams)
         raise ConfigurationError(
-            f"{target} defines {len(teams)} teams: {names}; call the first of them `team`, or name one, as in "
-            f"{target}:VARIABLE"
+            f"{target} defines {len(teams)} teams: {names}; call the variable of the main team `team`, or name the "
+            f"variable of a team, as in {target}:VARIABLE"
         ) from None
 
 
@@ -305,7 +308,7 @@ def load_teams(target: str) -> tuple[Team, ...]:
         The teams, in order.
 
     Raises:
-        ConfigurationError: `target` names no team, or two of one name.
+        ConfigurationError: `target` names no team, or two teams with one name.
     """
     from pointsman_schemas.team import Team
 
@@ -318,8 +321,8 @@ def load_teams(target: str) -> tuple[Team, ...]:
 def run(main: Coroutine[Any, Any, T]) -> T:
     """Run a service's `main` on the fastest installed event loop.
 
-    SIGTERM ends the service as Ctrl-C does, unless `main` handles SIGTERM. SIGINT works also in a process that a script
-    started with `&`, which inherits SIGINT as ignored.
+    If `main` does not handle SIGTERM, SIGTERM ends the service as Ctrl-C does. SIGINT works also in a process that a
+    script started with `&`, although such a process inherits SIGINT as ignored.
 
     Args:
         main: The coroutine of the service.

@@ -1,31 +1,31 @@
-"""The tree of errors, by the side that is at fault.
+"""The tree of errors, by the side that caused the error.
 
 PointsmanError
 ├── ContractError                       an event or a value does not fit the wire contract (pointsman_schemas.errors)
 │   ├── InvalidTokenError               a name is not a token of a subject
 │   ├── UndecodableEventError           headers or body cannot be read
 │   ├── BodyLostError                   a body in the object store is missing or differs
-│   ├── UnknownEventTypeError           a type or version this release does not know
-│   ├── OversizeEventError              larger than an event may be
-│   └── NotJsonError                    a value that strict JSON cannot carry
-├── ConfigurationError                  yours: settings, team files, agent definitions, streams that do not fit
-│   └── PermissionDeniedError           the broker refuses the user a subject
-├── NotFoundError                       the workflow, agent or dead letter that was asked for does not exist
-├── PeerError                           the other side's: broker or model provider
+│   ├── UnknownEventTypeError           this release does not support the type or version of an event
+│   ├── OversizeEventError              an event is larger than an event may be
+│   └── NotJsonError                    strict JSON cannot represent a value
+├── ConfigurationError                  the user's error: settings, team files, agents or streams do not fit
+│   └── PermissionDeniedError           the broker does not permit the user to use a subject
+├── NotFoundError                       the requested workflow, agent or dead letter does not exist
+├── PeerError                           an error of the other side: the broker or a model provider
 │   ├── BusUnavailableError             the broker cannot be reached, or did not answer
-│   │   ├── PublishOutcomeUnknownError  a publish was not answered: it may have been stored
-│   │   └── ConnectionRejectedError     the broker refuses a connection that was lost, or its certificate does not fit
-│   ├── StreamLostError                 the broker has lost what it had stored
-│   ├── ConflictError                   a compare-and-set lost: another process wrote first
+│   │   ├── PublishOutcomeUnknownError  the broker did not answer a publish, so the message may have been stored
+│   │   └── ConnectionRejectedError     the broker refuses to restore a connection, or its certificate does not fit
+│   ├── StreamLostError                 the broker has lost messages that the broker had stored
+│   ├── ConflictError                   a compare-and-set failed, because another process wrote first
 │   └── ModelError                      a provider failed; `retryable` is True if a repeated call may succeed
 │       └── ModelReplyError             a provider's answer cannot be read; `path` names the field
 ├── BusyThreadError                     a turn of the thread runs
 ├── ScheduleRefusedError                a supervisor refuses a change of a schedule
-├── TaskError                           raise it in a handler to end the attempt with a reason
+├── TaskError                           a handler raises this error to end the attempt with a reason
 │   ├── RefusedError                    the agent refuses the task
 │   ├── AnswerRequiredError             a person must answer a question, or allow a tool call, first
 │   └── UnansweredError                 a person declined to answer, or no answer arrived in time
-└── InvariantError                      ours: a bug
+└── InvariantError                      a bug in Pointsman
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ __all__ = [
 ]
 
 MAX_ERROR_CHARS = 500
-"""Characters of an exception's text that travel: enough for the cause, small beside any event."""
+"""Characters of an exception's text that an event contains: enough for the cause, and few compared with an event."""
 
 
 class ConfigurationError(PointsmanError):
@@ -90,7 +90,7 @@ class ConfigurationError(PointsmanError):
 
 
 class PermissionDeniedError(ConfigurationError):
-    """The broker refuses the user a subject. The message holds the broker's words, the subject and the user."""
+    """The broker does not permit the user to use a subject. The message has the broker's text, the subject and user."""
 
     kind = "permission_denied"
 
@@ -102,7 +102,7 @@ class NotFoundError(PointsmanError):
 
 
 class PeerError(PointsmanError):
-    """The other side failed."""
+    """The broker or a model provider failed."""
 
     kind = "peer"
 
@@ -123,19 +123,22 @@ class ConnectionRejectedError(BusUnavailableError):
 
 
 class PublishOutcomeUnknownError(BusUnavailableError):
-    """A publish was not acknowledged in time. It may have been stored: read again, then decide."""
+    """A publish was not acknowledged in time. The message may have been stored: read the subject again, then decide."""
 
     kind = "publish_outcome_unknown"
 
 
 class StreamLostError(PeerError):
-    """A stream ends before a message that it had acknowledged."""
+    """A stream ends before a message that the broker had acknowledged."""
 
     kind = "stream_lost"
 
 
 class ConflictError(PeerError):
-    """A publish expected the subject to end at another sequence: another process wrote first. Nothing was stored."""
+    """A publish expected another sequence at the end of the subject, because another process wrote first.
+
+    Nothing was stored.
+    """
 
     kind = "conflict"
 
@@ -146,12 +149,12 @@ class ModelError(PeerError):
     Args:
         message: The cause, and advice.
         retryable: True if the same call may succeed later.
-        retry_after: Seconds to wait before the next call, as the provider asks; None if it asks for no time.
+        retry_after: Seconds to wait before the next call, as the provider requests; None without such a request.
         status: The HTTP status of the answer; None without an answer.
         kind: The kind of the error, such as `context_overflow`; None for `provider_error`.
         usage: The tokens of a call that failed after it began; None if nothing was used.
-        adapted: The change of the next request, if the provider refused a parameter. The model may be asked again at
-            once. Empty if the next request would be the same.
+        adapted: The change of the next request, if the provider refused a parameter. The next call may be made at
+            once. Empty if the next request would not change.
     """
 
     kind = "provider_error"
@@ -181,7 +184,7 @@ class ModelReplyError(ModelError):
     """A model provider's answer of status 200 cannot be read. The same call may succeed later.
 
     Args:
-        message: The field, its value and the expected one.
+        message: The field, its value and the expected value.
         path: The path of the field, such as `choices[0].message.content`. Empty for the whole body.
         usage: The tokens of the call; None if they are not known.
     """
@@ -197,9 +200,9 @@ class TaskError(PointsmanError):
     Args:
         message: The reason. Callers and models may read it.
         retryable: True to request another attempt.
-        retry_after: The delay before that attempt, in seconds; None for the delay of the retry policy.
+        retry_after: The delay before the next attempt, in seconds; None for the delay of the retry policy.
         kind: The kind of the error; None for `handler_error`.
-        unusable_output: Text of a model that cannot be used. Only the workflow's log holds it.
+        unusable_output: Text of a model that cannot be used. Only the workflow's log contains this text.
     """
 
     kind = "handler_error"
@@ -243,7 +246,7 @@ class AnswerRequiredError(TaskError):
 
 
 class UnansweredError(TaskError):
-    """A question to a person got no answer: a person declined to answer, or the question expired without a default."""
+    """A question to a person has no answer: a person declined to answer, or the question expired without a default."""
 
     kind = "unanswered"
 
@@ -255,7 +258,7 @@ class BusyThreadError(PointsmanError):
 
 
 class ScheduleRefusedError(PointsmanError):
-    """A supervisor refuses a change of a schedule: nothing has changed."""
+    """A supervisor refuses a change of a schedule. The schedule has not changed."""
 
     kind = "schedule_refused"
 
@@ -267,7 +270,7 @@ class InvariantError(PointsmanError):
 
 
 def describe_error(error: BaseException) -> str:
-    """Describe an exception in one short text that every event can carry.
+    """Describe an exception in one text that is short enough for every event.
 
     Args:
         error: The exception.
@@ -282,9 +285,9 @@ def describe_error(error: BaseException) -> str:
 
 
 def error_text(error: BaseException) -> str:
-    """Return the message of an exception without its type, in a short text that every event can carry.
+    """Return the message of an exception without its type, in a text that is short enough for every event.
 
-    Secrets are hidden here, so that events, dead letters, logs and commands show the same text.
+    This function hides secrets, so events, dead letters, logs and commands show the same text.
 
     Args:
         error: The exception.
@@ -296,5 +299,6 @@ def error_text(error: BaseException) -> str:
         text = describe(error) if isinstance(error, ValidationError) else str(error)
     except Exception as unprintable:
         text = f"its message cannot be shown: {type(unprintable).__name__}"
-    # Cut twice: a text of megabytes is not searched, and the end of a secret that the first cut leaves is not shown.
+    # Cut twice. The first cut avoids a search of megabytes. The second cut removes the part of a secret that the first
+    # cut may have left at the end.
     return scrub(text[: 2 * MAX_ERROR_CHARS])[:MAX_ERROR_CHARS]

@@ -1,7 +1,7 @@
-"""Configuration from the environment: every field is `POINTSMAN_` and its upper-case name.
+"""Configuration from the environment. The variable of a field is `POINTSMAN_` and the name of the field in upper case.
 
-An empty or blank value is unset, in the environment, on the command line and in code. White space around a value is
-removed.
+An empty or blank value counts as unset, in the environment, on the command line and in code. White space around a value
+is removed.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ _SECRET_FIELDS = {
 }  # no message repeats the values of these fields
 _MAX_SHOWN_CHARS = 80  # characters of a value that a message repeats
 _MAX_INBOX_PREFIX = 128  # characters
-_MIN_S, _MAX_S = 0.01, 86_400  # seconds: 0.01 is shorter than the time of a broker's answer; 86,400 is a day
-_MIN_DAYS, _MAX_DAYS = 1 / 86_400, 36_500  # one second; a hundred years, which the broker's nanoseconds can hold
+_MIN_S, _MAX_S = 0.01, 86_400  # seconds: a broker takes longer than 0.01 s to answer; 86,400 s is a day
+_MIN_DAYS, _MAX_DAYS = 1 / 86_400, 36_500  # days: one second; a hundred years, which fit in the broker's nanoseconds
 _MAX_RETRIES_S = 5 * 86_400
 _MAX_COUNT = 1_000_000
 _MAX_EVENT_BYTES = 1 << 30
-_MAX_STREAM_BYTES = (1 << 63) - 1  # the broker's integers
+_MAX_STREAM_BYTES = (1 << 63) - 1  # the largest integer of the broker
 
 
 class Settings(Options):
@@ -66,8 +66,8 @@ class Settings(Options):
     credentials: str | None = None
     """Path of a NATS credentials file."""
     user: str | None = None
-    """The name of the user in the subjects of requests and controls, and with `password` the login at the broker.
-    Unset: the user of the login; without a login, the user of the operating system."""
+    """The name of the user in the subjects of requests and controls. With `password`, the name is also the login at the
+    broker. Unset: the user of the login; without a login, the user of the operating system."""
     password: str | None = None
     token: str | None = None
     tls_ca: str | None = None
@@ -81,74 +81,77 @@ class Settings(Options):
     namespace: Token = "pointsman"
     """The tenant: a prefix on every subject and stream."""
     inbox_prefix: str = "_INBOX"
-    """Prefix of the subjects on which answers arrive: the account must allow subscriptions to `PREFIX.>`."""
+    """Prefix of the subjects on which answers arrive. The account must allow subscriptions to `PREFIX.>`."""
     jetstream_domain: Token | None = None
     """JetStream domain of the namespace's streams. Unset: the domain of the server that this process connects to."""
     replicas: Annotated[int, Field(ge=1, le=5)] = 1
-    """Copies the broker keeps of each stream this process creates. 3 on a cluster of three."""
+    """Copies that the broker stores of each stream that this process creates. Use 3 on a cluster of three servers."""
     unsynced_handoffs: bool = False
     """Create a new namespace with a separate stream for handoffs, which the broker syncs to disk later than
-    `sync_interval: always` requires. The supervisor sends handoffs that the broker loses again, from the log. For a
-    broker of one node with `sync_interval: always`. The setting does not change a namespace that exists."""
+    `sync_interval: always` requires. If the broker loses a handoff, the supervisor sends the handoff again from the
+    log. Use the setting for a broker of one node with `sync_interval: always`. The setting does not change a namespace
+    that exists."""
     provision: bool = True
-    """Create missing streams and consumers, if the broker allows this process to create them. With false, the process
-    uses the streams and consumers that exist, as `pointsman provision` created them, and sends no request about their
-    configuration."""
+    """Create missing streams and consumers, if the broker permits this process to create streams and consumers. With
+    false, the process uses the streams and consumers that `pointsman provision` has created, and sends no request about
+    their configuration."""
     ack_wait: Annotated[float, Field(ge=_MIN_S, le=_MAX_S)] = 20.0
-    """Seconds after which a message is delivered again, if its consumer neither settles it nor reports progress."""
+    """Seconds after which the broker delivers a message again, if its consumer has not settled the message and has not
+    reported progress."""
     max_deliveries: Annotated[int, Field(ge=1, le=_MAX_COUNT)] = 5
-    """Deliveries of a handoff without a result after which its attempt fails as `crashed`: the handoff seems to kill
-    its workers. A handoff that a restarting worker returns also counts as a delivery. By default,
-    `max_deliveries` times `ack_wait` is 100 s, less than a task's time of 120 s: the attempt fails with this cause
+    """Deliveries of a handoff without a result after which its attempt fails as `crashed`, because the handoff seems to
+    kill its workers. A delivery also counts if a restarting worker returns the handoff. By default, `max_deliveries`
+    times `ack_wait` is 100 s. That is less than the timeout of a task, 120 s, so the attempt fails with this cause
     before the task times out."""
     request_timeout: Annotated[float, Field(ge=_MIN_S, le=_MAX_S)] = 5.0
     """Maximum time to wait for one answer of the broker."""
     heartbeat: Annotated[float, Field(ge=_MIN_S, le=_MAX_S)] = 5.0
-    """Interval at which an agent refreshes its card. The agent counts as unavailable after three intervals."""
+    """Interval at which an agent refreshes its card. After three intervals without a refresh, the agent counts as
+    unavailable."""
     shutdown_grace: Annotated[float, Field(ge=0, le=_MAX_S)] = 10.0
-    """Time that running work has to finish after the first SIGTERM."""
+    """Time after the first SIGTERM in which running work may finish."""
     loop_block_threshold: Annotated[float, Field(ge=0, le=_MAX_S)] = 1.0
-    """Time without an answer of the agents' event loop after which a worker logs `event_loop_blocked`, with the agent
-    and the code that block the loop. A shorter block hardly delays other agents. 0: no watch."""
+    """Time without an answer of the agents' event loop after which a worker logs `event_loop_blocked`. The log entry
+    names the agent and the code that block the loop. A shorter block hardly delays other agents. 0: no watch."""
     circuit_failures: Annotated[int, Field(ge=0, le=_MAX_COUNT)] = 5
     """Consecutive failed tasks of an agent after which a supervisor opens the agent's circuit and sends no tasks to it.
-    5 is rarely reached by chance: if one task in ten fails at random, a circuit opens once in 100,000 tasks. 0: no
+    Random failures rarely reach 5: if one task in ten fails at random, a circuit opens once in 100,000 tasks. 0: no
     circuit opens."""
     circuit_open: Annotated[float, Field(ge=_MIN_S, le=_MAX_S)] = 10.0
     """Time that a circuit stays open before the supervisor sends one task as a probe. The time doubles after each
-    failed probe, up to five minutes. It is short at first because the cause is often short: a restart of the worker,
-    or a rate limit of the provider that ends with the minute."""
+    failed probe, up to five minutes. The time is short at first because the cause often ends soon, such as a restart of
+    the worker, or a rate limit of the provider that ends with the minute."""
     max_running: Annotated[int, Field(ge=1, le=_MAX_COUNT)] = 1000
     """Running workflows at which a supervisor process stops accepting requests."""
     max_schedules: Annotated[int, Field(ge=0, le=_MAX_COUNT)] = 1000
-    """Schedules of one team at which its supervisors refuse to create another."""
+    """Schedules of one team at which its supervisors refuse to create another schedule."""
     max_caller_schedules: Annotated[int, Field(ge=0, le=_MAX_COUNT)] = 200
-    """Schedules of one caller with one team at which the supervisors of the team refuse to create another."""
+    """Schedules of one caller with one team at which the supervisors of the team refuse to create another schedule."""
     retention_days: Annotated[float, Field(ge=_MIN_DAYS, le=_MAX_DAYS)] = 30.0
     """Days to keep the log of a workflow after its end, and to keep dead letters. Handoffs and results are kept for 7
     days at most."""
     max_body: Annotated[int, Field(ge=1024, le=_MAX_EVENT_BYTES)] = MAX_BODY_BYTES
     """Maximum size in bytes of the headers and the body of one event. A body that does not fit into one message of the
-    broker is kept in the object store. A process holds the bodies that it works on in memory, and parses JSON at some
-    50 MB a second."""
+    broker is stored in the object store. A process has the bodies of its present messages in memory, and parses JSON at
+    some 50 MB a second."""
     max_file_bytes: Annotated[int, Field(ge=0, le=_MAX_STREAM_BYTES)] = MAX_FILE_BYTES
     """Maximum size in bytes of a file that this process stores. Files are stored and read in pieces, so their size does
     not count in memory. `Limits.file_bytes` of a team is a further bound."""
     artifacts_bytes: Annotated[int, Field(gt=0, le=_MAX_STREAM_BYTES)] | None = None
-    """Maximum size in bytes of the object store, if this process creates it. Unset: no limit but the account's. While
-    the store is full, large bodies wait until older ones have expired."""
+    """Maximum size in bytes of the object store, if this process creates the store. Unset: only the limit of the
+    account. While the store is full, large bodies wait until older bodies have expired."""
     stream_bytes: Annotated[int, Field(ge=1_048_576, le=_MAX_STREAM_BYTES)] | None = None
-    """Maximum size in bytes of each stream that this process creates, for accounts that require one. Unset: no limit
-    but the account's. The object store takes `artifacts_bytes` instead, if `artifacts_bytes` is set."""
+    """Maximum size in bytes of each stream that this process creates, for accounts that require a maximum. Unset: only
+    the limit of the account. The limit of the object store is `artifacts_bytes`, if `artifacts_bytes` is set."""
     model_limits: dict[str, ModelLimits] = Field(default={})
     """Rate limits of the model providers, as JSON: `{"openai:gpt-4.1-mini": {"requests": 500, "tokens": 200000,
     "concurrency": 16}}`, by `provider:model`, or by `provider` for each of its models. All workers of a namespace with
-    the same API key share the limits. If the provider asks one worker to wait, all of them wait."""
+    the same API key share the limits. If the provider requests a pause from one worker, all these workers wait."""
     journal: bool = True
-    """Keep the steps of an agent's tool loop on the bus, so that another worker can continue the attempt of a worker
-    that has died. False saves one message for each step, and such an attempt then starts from its beginning."""
+    """Store the steps of an agent's tool loop on the bus. If a worker dies, another worker continues the attempt after
+    the last step. False saves one message for each step, but the other worker then starts the attempt again."""
     health_port: Annotated[int, Field(ge=0, le=65_535)] | None = None
-    """Port of `/healthz` and `/readyz`. 0: any free port, which the log names. Unset: neither is served."""
+    """Port of `/healthz` and `/readyz`. 0: any free port, which the log names. Unset: the process has no such port."""
     health_host: str = "127.0.0.1"
     """Address of `/healthz` and `/readyz`."""
     dashboard_host: str = "127.0.0.1"
@@ -156,11 +159,11 @@ class Settings(Options):
     dashboard_port: Annotated[int, Field(ge=0, le=65_535)] = 8400
     """Port of the dashboard. 0: any free port."""
     dashboard_token: str | None = None
-    """Token that the dashboard asks for, of at least 16 characters."""
+    """Token of at least 16 characters that the dashboard requires."""
     dashboard_users: str | None = None
     """Path of the JSON file with the users of the dashboard and their roles; `pointsman dashboard-user` writes it."""
     dashboard_plain_http: bool = False
-    """Let users of other machines log in over plain HTTP, where others can read the token."""
+    """Let users of other machines log in over plain HTTP, although third parties can read the token there."""
     batch_rows: Annotated[int, Field(ge=1, le=_MAX_COUNT)] = 10_000
     """Rows of one batch of the dashboard or the gateway."""
     batch_bytes: Annotated[int, Field(ge=1024, le=_MAX_EVENT_BYTES)] = 33_554_432
@@ -170,10 +173,10 @@ class Settings(Options):
     gateway_port: Annotated[int, Field(ge=0, le=65_535)] = 8410
     """Port of the gateway. 0: any free port."""
     gateway_require_key: bool = False
-    """Demand a key or a token on loopback, too: for a gateway behind a proxy on the same machine."""
+    """Require a key or a token on loopback, too. Use the setting for a gateway behind a proxy on the same machine."""
     gateway_origins: str | None = None
-    """Origins of web pages that may call the gateway, comma-separated, such as `https://app.example.org`. Unset:
-    none."""
+    """Origins of web pages that may call the gateway, comma-separated, such as `https://app.example.org`. Unset: no
+    web page may call the gateway."""
     gateway_max_body: Annotated[int, Field(ge=1024, le=_MAX_EVENT_BYTES)] = 1_048_576
     """Maximum size in bytes of the body of a request to the gateway."""
     gateway_upload_timeout: Annotated[float, Field(ge=_MIN_S, le=_MAX_S)] = 600.0
@@ -181,68 +184,69 @@ class Settings(Options):
     gateway_max_requests: Annotated[int, Field(ge=1, le=_MAX_COUNT)] = 2_000
     """Requests and streams that one gateway serves at a time."""
     gateway_caller_requests: Annotated[int, Field(ge=1, le=_MAX_COUNT)] = 200
-    """Requests and streams of one caller that one gateway serves at a time, and deliveries of signed webhooks of all
-    senders."""
+    """Requests and streams of one caller that one gateway serves at a time. The same number is the limit of deliveries
+    of signed webhooks of all senders together."""
     gateway_requests_per_minute: Annotated[int, Field(ge=1, le=_MAX_COUNT)] = 600
-    """Requests of one caller in a minute at one gateway, for keys without a limit of their own."""
+    """Requests of one caller in a minute at one gateway, for keys that do not set this limit."""
     gateway_running: Annotated[int, Field(ge=1, le=_MAX_COUNT)] = 100
-    """Running workflows of one caller, for keys without a limit of their own."""
+    """Running workflows of one caller, for keys that do not set this limit."""
     gateway_daily_bytes: Annotated[int, Field(ge=1024, le=_MAX_STREAM_BYTES)] = 10_737_418_240
-    """Bytes of the bodies of one caller in a day at one gateway, uploads included."""
+    """Bytes of the bodies that one caller sends to one gateway in a day, uploads included."""
     gateway_daily_calls: Annotated[int, Field(ge=0)] | None = None
-    """Model calls of one caller's workflows in a day (UTC), for keys without a limit of their own. Unset: no limit."""
+    """Model calls of one caller's workflows in a day (UTC), for keys that do not set this limit. Unset: no limit."""
     gateway_daily_tokens: Annotated[int, Field(ge=0)] | None = None
-    """Tokens of one caller's workflows in a day (UTC), for keys without a limit of their own. Unset: no limit."""
+    """Tokens of one caller's workflows in a day (UTC), for keys that do not set this limit. Unset: no limit."""
     gateway_daily_cost: Annotated[float, Field(ge=0)] | None = None
-    """Cost of one caller's workflows in a day (UTC), in US dollars, for keys without a limit of their own. Unset: no
+    """Cost of one caller's workflows in a day (UTC), in US dollars, for keys that do not set this limit. Unset: no
     limit."""
     gateway_hooks: str | None = None
-    """TOML file with the signed webhooks that the gateway receives. Unset: none."""
+    """TOML file with the signed webhooks that the gateway receives. Unset: the gateway receives no signed webhooks."""
     gateway_webhooks: Annotated[int, Field(ge=0, le=1_000)] = 5
-    """Endpoints of webhooks of one caller. 0: only operators have endpoints."""
+    """Maximum number of webhook endpoints of one caller. 0: only operators may create endpoints."""
     gateway_all_webhooks: Annotated[int, Field(ge=0, le=10_000)] = 500
-    """Endpoints of webhooks of all callers together. Each event is compared with each endpoint."""
+    """Maximum number of webhook endpoints of all callers together. Each event is compared with each endpoint."""
     gateway_public_url: str | None = None
     """URL under which clients reach the gateway, for the addresses in agent cards and A2A tasks, such as
     `https://gateway.example.org`. Unset: the address of each request."""
     gateway_a2a_signing_key: str | None = None
     """PEM file with a private key of the curve P-256 that signs agent cards. Unset: no signatures."""
     gateway_a2a_reused_message_ids: bool = False
-    """Begin a new A2A task for each message without a task, also under the message id of an earlier one: for clients
-    that use a message id again."""
+    """Begin a new A2A task for each message without a task, even if an earlier message had the same message id. Use the
+    setting for clients that use a message id again."""
     webhook_retries: str = "5,300,1800,7200,18000,36000,50400,72000,86400"
     """Pauses between the attempts at a delivery to a webhook, comma-separated, in seconds. Each pause is lengthened at
-    random by up to a tenth. Together they are at most five days, because deliveries are kept for seven."""
+    random by up to a tenth. The pauses together are at most five days, because deliveries are stored for seven days."""
     webhook_timeout: Annotated[float, Field(ge=_MIN_S, le=300)] = 15.0
-    """Time that an endpoint of a webhook has to accept the connection, read the delivery and respond."""
+    """Time in which an endpoint of a webhook must accept the connection, read the delivery and respond."""
     webhook_concurrency: Annotated[int, Field(ge=1, le=1000)] = 32
-    """Deliveries that one process sends at a time; a quarter of them to one endpoint or one caller."""
+    """Deliveries that one process sends at a time. At most a quarter of them goes to one endpoint or one caller."""
     webhook_max_body: Annotated[int, Field(ge=1024, le=_MAX_EVENT_BYTES)] = 262_144
     """Maximum size in bytes of the body of a delivery. A larger event is sent without its data, but with its ids."""
     webhook_private_networks: bool = False
-    """Deliver also to addresses that are not public, and by plain HTTP: for receivers in the own network."""
+    """Deliver also to private addresses, and over plain HTTP. Use the setting for receivers in your own network."""
     gateway_oidc_issuer: str | None = None
     """Issuer of the bearer tokens that the gateway accepts, as in their claim `iss`."""
     gateway_oidc_audience: str = "pointsman"
-    """Audience of these tokens, as in their claim `aud`."""
+    """Audience of the bearer tokens that the gateway accepts, as in their claim `aud`."""
     gateway_oidc_jwks: str | None = None
-    """URL of the issuer's keys. Unset: read from the issuer's `/.well-known/openid-configuration`."""
+    """URL of the issuer's keys. Unset: the gateway reads the URL from `/.well-known/openid-configuration`."""
     gateway_oidc_caller: str = "sub"
     """Claim that names the caller."""
     gateway_oidc_teams: str = "pointsman_teams"
-    """Claim with the list of the teams that the caller may use; `*` means all teams. Without the claim: none."""
+    """Claim with the list of the teams that the caller may use; `*` means all teams. A caller without the claim may use
+    no team."""
     gateway_oidc_operator: str = "pointsman_operator"
     """Claim that is true for operators."""
     model: str | None = None
-    """Model of the agents that name none: `openai:NAME`, `openai-responses:NAME`, `anthropic:NAME` or `offline`.
-    Unset: chosen by the API keys that are set."""
+    """Model of the agents that do not name a model: `openai:NAME`, `openai-responses:NAME`, `anthropic:NAME` or
+    `offline`. Unset: the API keys in the environment determine the model."""
     trace_broker: bool = False
     """Record a span for each server of the broker that a message passes. Needs nats-server 2.11."""
     capture_content: Literal["none", "redacted", "full"] | None = None
     """Record prompts, answers and tool arguments on spans. Unset: the value of
-    `OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT`, by default none."""
+    `OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT`, by default no content."""
     redact_emails: bool = False
-    """With `capture_content` `redacted`: also hide e-mail addresses, not only keys, tokens and passwords."""
+    """With `capture_content` `redacted`, hide e-mail addresses as well as keys, tokens and passwords."""
     log_format: Literal["auto", "console", "json"] = "auto"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
@@ -278,7 +282,7 @@ class Settings(Options):
     def _check_url(cls, url: str) -> str:
         urls = [each.strip() for each in url.split(",") if each.strip()]
         if not urls:
-            raise ValueError("it contains no address; expected nats://HOST:PORT")
+            raise ValueError("the value has no address; expected nats://HOST:PORT")
         for each in urls:
             scheme, found, _ = each.partition("://")
             try:
@@ -337,7 +341,7 @@ class Settings(Options):
         """Read the settings from the environment, and replace some of them.
 
         Args:
-            overrides: Values by field name. They replace values of the environment. A value of None is ignored.
+            overrides: Values by field name, which replace values of the environment. A value of None is ignored.
 
         Returns:
             The settings.
@@ -354,16 +358,16 @@ class Settings(Options):
 
 
 def misspelled_variables(environment: Mapping[str, str] | None = None) -> Mapping[str, str]:
-    """Return the variables with our prefix that are not settings, but resemble a setting.
+    """Return the variables with the prefix `POINTSMAN_` that are not settings, but resemble a setting.
 
-    Variables that resemble no setting are left out: agents have variables of their own, and Kubernetes sets some for
-    each service, so also for a service with the name `pointsman`.
+    Variables that resemble no setting are left out. Agents may have their own variables, and Kubernetes sets variables
+    for each service, including a service with the name `pointsman`.
 
     Args:
-        environment: The variables to look at. Default: the environment of this process.
+        environment: The variables to check. Default: the environment of this process.
 
     Returns:
-        The name of the setting that was probably meant, by the name of the variable.
+        The name of the setting that the user probably meant, by the name of the variable.
     """
     known = {name.upper() for name in Settings.model_fields}
     found = variables(_PREFIX) if environment is None else variables(_PREFIX, environment)
@@ -378,7 +382,7 @@ def _address_fault(address: SplitResult) -> str:
         return "no host"
     try:
         return "the port 0" if address.port == 0 else ""
-    except ValueError:  # it is not a number, or is too large
+    except ValueError:  # the port is not a number, or is too large
         return "a wrong port"
 
 
@@ -388,7 +392,7 @@ def _problem_text(problem: ErrorDetails, given: Container[str]) -> str:
     setting = name if name in given else f"{_PREFIX}{name.upper()}"
     inside = f", {'.'.join(path)}," if path else ""
     value = "" if name in _SECRET_FIELDS else f" is {str(problem['input'])[:_MAX_SHOWN_CHARS]!r}"
-    if problem["type"] == "string_pattern_mismatch":  # the field is a Token: no other field has a pattern
+    if problem["type"] == "string_pattern_mismatch":  # the field is a Token, because no other field has a pattern
         return f"{setting}{value}: it should be 1 to 64 letters, digits, - and _"
     allowed = problem["msg"].removeprefix("Value error, ").replace("Input should be", "it should be")
     return f"{setting}{inside}{value}: {allowed}"

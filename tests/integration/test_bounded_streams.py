@@ -84,4 +84,4 @@ async def test_max_age_of_an_operator_is_kept_and_reported(bus: JetStreamBus, se
 
     assert "streams" not in sound
     assert (await bus.api(f"STREAM.INFO.{subjects.work_stream}"))["config"]["max_age"] == two_days
-    assert f"{subjects.work_stream} drops what is older than 2 days" in check["finding"]
+    assert f"{subjects.work_stream} drops messages after 2 days" in check["finding"]

@@ -99,7 +99,7 @@ async def test_a_missing_consumer_names_the_command_that_creates_it(provision: b
         await root.close()
 
     told = str(caught.value)
-    assert told.startswith("OWN_WORK has no consumer agent-echo; `pointsman provision` creates it")
+    assert told.startswith("OWN_WORK has no consumer agent-echo; run `pointsman provision`")
     assert ('Permissions Violation for Publish to "$JS.API.CONSUMER.INFO' in told) is provision
 
 
@@ -119,7 +119,7 @@ async def test_a_stream_that_may_not_be_created_is_named(tmp_path: Path) -> None
     async with permission_server(tmp_path, {"echo": rights}) as server:
         echo = await open_bus(server, "echo")
 
-        with pytest.raises(ConfigurationError, match=r"`pointsman provision` creates it.*STREAM\.CREATE\."):
+        with pytest.raises(ConfigurationError, match=r"run `pointsman provision` as a user.*STREAM\.CREATE\."):
             await asyncio.wait_for(echo.set_up(), AT_ONCE_S)
 
         await echo.close()
@@ -146,7 +146,7 @@ async def test_a_lost_consumer_is_awaited(tmp_path: Path) -> None:
         await root.close()
 
     [line] = [line for line in lines if line["event"] == "consumer_unavailable"]
-    assert "`pointsman provision` creates it" in line["reason"]
+    assert "run `pointsman provision`" in line["reason"]
 
 
 async def test_a_worker_without_the_right_to_pull_ends_at_once(tmp_path: Path) -> None:

@@ -169,7 +169,7 @@ async def test_a_bounded_work_stream_is_reported_when_it_is_nearly_full(tmp_path
 
         problem = await bus.capacity_problem("work")
         assert re.fullmatch(
-            r"OWN_WORK holds 18\d{5} bytes of at most 2000000, and drops its oldest messages when it is full", problem
+            r"OWN_WORK has 18\d{5} bytes of at most 2000000, and drops its oldest messages when full", problem
         )
         await bus.close()
 

@@ -273,7 +273,7 @@ async def test_each_fault_of_the_servers_certificate_is_named(tmp_path: Path, au
         "unknown": (
             authority.issue("one"),
             Authority(tmp_path, "other").path,
-            "name the file of that CA in POINTSMAN_TLS_CA",
+            "set POINTSMAN_TLS_CA to the file of this CA",
         ),
         "expired": (authority.issue("two", expired=True), authority.path, "has expired"),
         "name": (authority.issue("three", host="broker.example"), authority.path, "is for another address"),
@@ -297,7 +297,7 @@ async def test_a_client_certificate_that_is_missing_or_unknown_is_named(tmp_path
         missing = await faulty(Settings(**trusting))
         unknown = await faulty(Settings(**trusting, tls_cert=str(stranger.cert), tls_key=str(stranger.key)))
 
-    assert "asks for a client certificate: set POINTSMAN_TLS_CERT and POINTSMAN_TLS_KEY" in missing
+    assert "requires a client certificate: set POINTSMAN_TLS_CERT and POINTSMAN_TLS_KEY" in missing
     assert "POINTSMAN_TLS_CERT" in unknown
 
 
@@ -348,7 +348,7 @@ async def test_keys_that_do_not_fit_or_need_a_password_are_named(tmp_path: Path,
 
     assert f"POINTSMAN_TLS_KEY: {other.key} is not the key of the certificate {one.cert}" in crossed
     assert f"POINTSMAN_TLS_KEY: {locked} is encrypted" in password
-    assert "POINTSMAN_TLS_KEY is set and POINTSMAN_TLS_CERT is not" in alone
+    assert "POINTSMAN_TLS_KEY is set, but POINTSMAN_TLS_CERT is unset" in alone
 
 
 async def test_a_server_that_ends_during_the_handshake_is_waited_for(authority: Authority) -> None:

@@ -249,7 +249,7 @@ async def test_similar_namespaces_are_named_first(bus: JetStreamBus, settings: S
     for number in range(12):
         await bus.api(f"STREAM.DELETE.{settings.namespace}_{number}")
 
-    named = run.err.partition("there is: ")[2]
+    named = run.err.partition("existing namespaces: ")[2]
     assert named.startswith(settings.namespace)
     assert re.search(r"^([^,]+, ){9}[^,]+ and \d+ more$", named.strip())
 

@@ -126,5 +126,5 @@ async def test_each_process_names_the_command_when_something_is_missing(tmp_path
         last = error.splitlines()[-1]
         assert code == 2, error
         assert last.startswith("pointsman: ")
-        assert "`pointsman provision` creates" in last
+        assert "`pointsman provision`" in last
         assert "Traceback" not in error

@@ -1,10 +1,11 @@
-"""Claim check: store a body that is too large for a message in the object store, then publish a message with its name.
+"""Claim check: store a large body in the object store, then publish a message with the name of the object.
 
-A reader of the bus receives the body that was published. An object is named after its workflow and its content, so a
-body that travels through a workflow is stored once, and forgetting a workflow deletes no body of other workflows. The
-object has the form of NATS object stores (ADR-20): chunks and a description. So any client library can read the object.
-Client libraries store an object with rollup, which the bucket refuses, because by rollup a publisher could empty the
-bucket. A program that stores an object publishes its chunks and its description without rollup.
+A body is large if the body does not fit into a message. A reader of the bus receives the body that was published. The
+name of an object contains its workflow and a digest of its content. So a workflow stores a body only once, and when a
+workflow is forgotten, the bodies of other workflows remain. The object has the form of NATS object stores (ADR-20),
+chunks and a description, so any client library can read the object. Client libraries store an object with rollup. The
+bucket refuses rollup, because a publisher could empty the bucket by rollup. A program that stores an object must
+publish the chunks and the description of the object without rollup.
 """
 
 from __future__ import annotations
@@ -43,14 +44,14 @@ __all__ = [
 _log = structlog.get_logger(__name__)
 
 REUSE_MAX_AGE_S = 86_400.0
-"""Seconds for which messages may refer to a stored object. Later the object is written again: retention removes an
-object that is much older than every message."""
-_LAG_PAUSES_S = (0.1, 0.2, 0.4, 0.8)  # seconds before the object is read again, because replicas may lag
-CHUNK_BYTES = 131_072  # bytes: the default of ADR-20
+"""Seconds for which new messages may refer to a stored object. Afterwards the object is stored again, because retention
+removes an object that is much older than every message."""
+_LAG_PAUSES_S = (0.1, 0.2, 0.4, 0.8)  # seconds between two reads of an object that a replica may still lack
+CHUNK_BYTES = 131_072  # the default of ADR-20
 
 
 class ObjectInfo(BaseModel):
-    """The description of an object; readers of other libraries need every field."""
+    """The description of an object. Other client libraries need every field."""
 
     model_config = ConfigDict(extra="ignore", frozen=True, defer_build=True)
 
@@ -79,9 +80,9 @@ class ObjectName(NamedTuple):
 
 
 class ClaimCheckStore:
-    """The object store of a namespace, over `bus`. `bound` is the maximum number of bytes of an event.
+    """The object store of a namespace. `bound` is the maximum size of an event in bytes.
 
-    `may_lag` returns True if the bus reads from replicas. A message may then arrive before its object does.
+    `may_lag` returns True if `bus` reads from replicas. A replica may have a message before it has the object.
     """
 
     def __init__(
@@ -97,7 +98,7 @@ class ClaimCheckStore:
     def fits_in_message(self, body: bytes) -> bool:
         """Return True if `body` fits into a message with any headers.
 
-        Most bodies fit, and for these bodies the headers are not counted.
+        Most bodies fit. The caller does not have to count the headers of such a body.
         """
         return len(body) + MAX_HEADER_BYTES <= min(self._bus.max_payload, self._max_body)
 
@@ -105,7 +106,8 @@ class ClaimCheckStore:
         """Store the body if it does not fit into a message on `subject` with the headers `wire`.
 
         Returns:
-            The body and the headers to send: the given ones, or an empty body and headers with a reference to the body.
+            The body and the headers to send. For a large body, the result is an empty body, and headers with a
+            reference to the large body. Otherwise the result is the arguments, unchanged.
 
         Raises:
             OversizeEventError: The message is larger than `bound`, headers included. Nothing was stored.
@@ -143,7 +145,7 @@ class ClaimCheckStore:
         if fresh and await self._is_complete(claim):
             return claim
         nuid, step = secrets.token_hex(11), min(CHUNK_BYTES, self._bus.max_payload)
-        for start in range(0, len(body), step):  # one chunk at a time: the chunks keep the order of the body
+        for start in range(0, len(body), step):  # one chunk at a time, because the chunks must be in the body's order
             await self._bus.publish(self._chunks(nuid), body[start : start + step], {})
         description = ObjectInfo(
             name=claim.name,
@@ -165,8 +167,8 @@ class ClaimCheckStore:
     async def _is_complete(self, claim: Claim) -> bool:
         """Return True if the whole object can be read.
 
-        The description alone proves nothing: it survives a purge, or a broker that lost a part of its store. Reading
-        the object takes as long as writing it.
+        The description alone is not sufficient. After a purge, or after the broker lost a part of its store, chunks may
+        be missing. A read of the object takes as long as a write.
         """
         try:
             await self._load_body(claim)
@@ -175,7 +177,7 @@ class ClaimCheckStore:
         return True
 
     async def _load_replicated(self, claim: Claim) -> bytes:
-        """Return the body of an object, which a replica may still lack. Raise the errors of `_load_body`."""
+        """Call `_load_body`, and repeat the call if a replica may still lack the object."""
         for pause in _LAG_PAUSES_S if self._may_lag() else ():
             try:
                 return await self._load_body(claim)
@@ -190,18 +192,18 @@ class ClaimCheckStore:
             ContractError: The object does not exist, or differs from the reference.
         """
         if claim.bucket != self._bucket:
-            raise ContractError(f"{claim.encode()} is not in {self._bucket}; nothing is read elsewhere")
+            raise ContractError(f"{claim.encode()} is not in {self._bucket}; no other bucket is read")
         if claim.size > self._max_body:
-            raise ContractError(f"{claim.encode()} is larger than the {self._max_body} bytes that are read here")
+            raise ContractError(f"{claim.encode()} is larger than {self._max_body} bytes, the maximum of this process")
         stored = await self._bus.last("artifacts", self._object_info(claim.name))
         if stored is None:
-            raise ContractError(f"{claim.encode()} is not there; it was removed, or was never stored")
+            raise ContractError(f"{claim.encode()} does not exist: the object was removed, or was never stored")
         try:
             description = ObjectInfo.model_validate_json(stored.body)
         except ValidationError as error:
             raise ContractError(f"the description of {claim.encode()} cannot be read: {describe(error)}") from None
         if description.deleted:
-            raise ContractError(f"{claim.encode()} does not exist: it was deleted from the store")
+            raise ContractError(f"{claim.encode()} does not exist: the object was deleted from the store")
         parts, held = [], 0
         async for chunk in self._bus.read("artifacts", self._chunks(description.nuid)):
             parts.append(chunk.body)
@@ -210,7 +212,7 @@ class ClaimCheckStore:
                 break
         body = b"".join(parts)
         if len(body) != claim.size or sha256(body).hexdigest() != claim.sha256:
-            raise ContractError(f"{claim.encode()} is damaged: {held} bytes that differ from the stored bytes")
+            raise ContractError(f"{claim.encode()} is damaged: the {held} bytes read differ from the bytes stored")
         return body
 
     def _object_info(self, name: str) -> str:
@@ -229,7 +231,8 @@ def object_name(subjects: Subjects, subject: str, digest: str) -> str:
         digest: The SHA-256 of the body, in hexadecimal digits.
 
     Returns:
-        The name: the workflow of the subject, or a digest of a subject without a workflow, and the digest of the body.
+        The name. Its first part is the workflow of the subject, or a digest of the subject if the subject has no
+        workflow. Its second part is the digest of the body.
     """
     return f"{subjects.workflow_of(subject) or stable_digest(subject.encode())}-{digest}"
 
@@ -241,7 +244,7 @@ def parse_object_name(subject: str) -> ObjectName:
         subject: The subject of the description of the object.
 
     Returns:
-        The parts of the name; both are empty for an object of another program.
+        The parts of the name. For an object of another program, each part is empty.
     """
     try:
         name = urlsafe_b64decode(subject.rpartition(".")[2]).decode()
@@ -252,7 +255,7 @@ def parse_object_name(subject: str) -> ObjectName:
 
 
 def _reference_header(headers: Mapping[str, str]) -> str | None:
-    """Return the name of the header that refers to a body, with the upper and lower case of the sender."""
+    """Return the name of the header that refers to a body, in the upper and lower case that the sender used."""
     return next((name for name in headers if name.lower() == DATAREF_HEADER), None)
 
 

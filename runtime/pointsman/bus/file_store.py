@@ -1,8 +1,9 @@
-"""Store files in the object store of a namespace, and read them, piece by piece: no file is held in memory.
+"""Store files in the object store of a namespace, and read files. A file is not in memory, only a piece of the file.
 
-A file is an object in the form of NATS object stores (ADR-20), named by its workflow and the SHA-256 of its content.
-The description is published after the last chunk, so a file that can be found is whole. Retention deletes an object
-that is older than every message that could refer to it, as for large bodies (`claim_check`).
+A file is an object in the form of NATS object stores (ADR-20). The name of the object contains its workflow and the
+SHA-256 of its content. The description is published after the last chunk, so a file with a description is whole. As
+with large bodies (`claim_check`), retention deletes an object that is older than every message that could refer to the
+object.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["FileStore", "FileWriter", "StoredFile"]
 
 _READ_AHEAD_CHUNKS = 16
-"""Chunks that one read of the stream may have in memory: 2 MiB."""
+"""Number of chunks that one read of the stream may have in memory, 2 MiB together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,7 @@ class StoredFile:
 
     Attributes:
         file: The reference to the file, with the name and the media type under which it was stored.
-        at: The time at which it was stored.
+        at: The time at which the file was stored.
     """
 
     file: File
@@ -49,10 +50,10 @@ class FileStore:
     """The files of a namespace.
 
     Args:
-        bus: The bus, set up.
+        bus: The bus, after `set_up`.
         bucket: The bucket of the namespace.
         clock: The clock.
-        max_bytes: Largest size of a file, in bytes.
+        max_bytes: Maximum size of a file, in bytes.
     """
 
     def __init__(self, bus: Bus, bucket: str, clock: Clock, max_bytes: int) -> None:
@@ -67,10 +68,10 @@ class FileStore:
         Args:
             name: The name of the file, without a folder.
             media_type: The media type.
-            owner: The workflow with which the file is forgotten, or `shared`.
+            owner: The workflow to which the file belongs, or `shared`. Forgetting the workflow deletes the file.
 
         Returns:
-            The writer. Nothing can be read before its `finish`.
+            The writer. The file cannot be read before the writer's `finish`.
         """
         file = File(name=name, media_type=media_type, size=0, sha256="0" * 64, owner=owner)
         return FileWriter(self._bus, self._bucket, self._clock, self._max_bytes, file)
@@ -79,11 +80,11 @@ class FileStore:
         """Find a file by its owner and its content.
 
         Args:
-            owner: The workflow with which the file is forgotten, or another owner.
+            owner: The workflow to which the file belongs, or another owner.
             digest: The SHA-256 of the content, in lower-case hexadecimal digits.
 
         Returns:
-            The file; None without such a file.
+            The file; None if the file does not exist.
 
         Raises:
             BusUnavailableError: The broker does not answer.
@@ -106,8 +107,7 @@ class FileStore:
     async def read(self, file: File) -> AsyncGenerator[bytes, None]:
         """Read a file in pieces, and check its size and digest.
 
-        A piece may be used before the whole file is checked. A caller that must not use a damaged file waits for the
-        end.
+        The check ends after the last piece. A caller that must not use a damaged file uses no piece before the end.
 
         Args:
             file: The file.
@@ -129,18 +129,18 @@ class FileStore:
             digest.update(chunk.body)
             yield chunk.body
         if size != file.size or digest.hexdigest() != file.sha256:
-            raise BodyLostError(f"the file {file.name!r} is damaged: {size} bytes that differ from the stored bytes")
+            raise BodyLostError(f"the file {file.name!r} is damaged: {size} bytes read differ from the bytes stored")
 
 
 class FileWriter:
-    """A file that is being written. Its chunks are stored at once; `finish` makes them a file.
+    """A file that is being written. `write` stores chunks at once; `finish` stores the description of the file.
 
     Args:
         bus: The bus.
         bucket: The bucket.
         clock: The clock.
-        max_bytes: Largest size of the file, in bytes.
-        file: The name, the media type and the owner, which were checked before anything is stored.
+        max_bytes: Maximum size of the file, in bytes.
+        file: The name, the media type and the owner, which the caller has checked.
     """
 
     def __init__(self, bus: Bus, bucket: str, clock: Clock, max_bytes: int, file: File) -> None:
@@ -162,7 +162,7 @@ class FileWriter:
             data: The piece, of any length.
 
         Raises:
-            ContractError: The file is larger than a file may be.
+            ContractError: The file is larger than the maximum size.
             BusUnavailableError: The broker does not answer.
         """
         self._size += len(data)
@@ -178,7 +178,7 @@ class FileWriter:
             del self._rest[: self._step]
 
     async def finish(self) -> File:
-        """Store the description, which makes the chunks a file.
+        """Store the description. Readers can find the file afterwards.
 
         Returns:
             The reference to the file.
@@ -213,7 +213,7 @@ class FileWriter:
         return file
 
     async def _is_readable(self, file: File) -> bool:
-        """Return True if the object that exists is whole. The description survives a store that lost chunks."""
+        """Return True if the stored object is whole. A store that lost chunks may still have the description."""
         store = FileStore(self._bus, self._bucket, self._clock, self._max_bytes)
         async with aclosing(store.read(file)) as pieces:
             async for _ in pieces:
@@ -227,7 +227,7 @@ class FileWriter:
 
 def _parse(file: File, stored: StoredMessage | None) -> ObjectInfo:
     if stored is None:
-        raise BodyLostError(f"the file {file.name!r} is not in the object store; it was removed, or was never stored")
+        raise BodyLostError(f"the file {file.name!r} is not in the object store: removed, or never stored")
     try:
         description = ObjectInfo.model_validate_json(stored.body)
     except ValidationError:

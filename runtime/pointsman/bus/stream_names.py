@@ -15,10 +15,10 @@ SCHEDULING_STREAMS: frozenset[StreamKind] = frozenset({"work", "handoffs"})
 
 
 class StoredKind(NamedTuple):
-    """The place of the messages of one kind of subject.
+    """The stream and the form of one kind of subject.
 
     Attributes:
-        stream: The stream.
+        stream: The stream that stores the messages.
         tokens: The number of tokens after the kind.
     """
 
@@ -52,7 +52,7 @@ STORED_KINDS: Mapping[str, StoredKind] = {
 
 
 def stream_names(subjects: Subjects, *, apart: bool) -> Mapping[StreamKind, str]:
-    """Return the name of each stream at the broker. With `apart`, handoffs have their own stream."""
+    """Return the name of each stream at the broker. If `apart` is True, handoffs have a separate stream."""
     return {
         "requests": subjects.request_stream,
         "controls": subjects.control_stream,

@@ -39,39 +39,41 @@ __all__ = [
 
 MESSAGE_ID_HEADER = "Nats-Msg-Id"
 DUPLICATE_WINDOW_S = 120.0
-"""Seconds for which a stream drops a message with a known message id: the broker's default. Retries are quicker."""
+"""Seconds for which a stream drops a message with a message id that the stream has received. 120 s is the broker's
+default, and longer than all retries of a publish take."""
 REQUEST_DUPLICATE_WINDOW_S = 0.1
-"""This window for requests: the shortest that the broker accepts. Callers choose their message ids, so a longer window
-would let a caller suppress the request of another caller. Supervisors detect a repeated request by its workflow."""
+"""This window in seconds for requests: the shortest window that the broker accepts. Callers choose their message
+ids, so in a longer window a caller could suppress the request of another caller. Supervisors detect a repeated request
+by its workflow."""
 EXPECTED_SEQUENCE_HEADER = "Nats-Expected-Last-Subject-Sequence"
 ROLLUP_HEADER = "Nats-Rollup"
 TTL_HEADER = "Nats-TTL"
-SCHEDULER_HEADER = "Nats-Scheduler"  # set by the broker: the schedule that produced the message
-EXPECTED_SUBJECT_HEADER = f"{EXPECTED_SEQUENCE_HEADER}-Subject"  # for a subject other than the subject of the message
+SCHEDULER_HEADER = "Nats-Scheduler"  # the broker sets this header to the schedule that produced the message
+EXPECTED_SUBJECT_HEADER = f"{EXPECTED_SEQUENCE_HEADER}-Subject"  # for the newest message of another subject
 
 _MAX_SUBJECT_CHARS = (
-    1_000  # the server hangs up on a protocol line above 4,096 bytes, and one line may hold two subjects
+    1_000  # the server closes the connection after a protocol line above 4,096 bytes; a line may have two subjects
 )
-MAX_HEADER_BYTES = 65_535  # JetStream keeps a message's header length in 16 bits
-MAX_CARD_BYTES = 65_536  # every supervisor holds all cards, and a planner's prompt has descriptions and schemas
+MAX_HEADER_BYTES = 65_535  # JetStream stores the length of a message's headers in 16 bits
+MAX_CARD_BYTES = 65_536  # every supervisor has all cards in memory, and a planner's prompt has descriptions and schemas
 _MAX_SHOWN_CHARS = 80  # characters of a refused value that an error message repeats
 _LITERAL = r"[^\s.*>\x00-\x1f\x7f\ud800-\udfff]+"
 _SUBJECT = re.compile(rf"{_LITERAL}(?:\.{_LITERAL})*")
 _FILTER = re.compile(rf"(?:(?:{_LITERAL}|\*)(?:\.(?:{_LITERAL}|\*))*(?:\.>)?|>)")
-_CONSUMER = re.compile(r"[A-Za-z0-9_-]{1,255}")  # the server refuses a longer name: it names a folder
+_CONSUMER = re.compile(r"[A-Za-z0-9_-]{1,255}")  # the server refuses a longer name, because it names a folder
 _NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _UNSAFE_CHARS = re.compile(r"[\r\n\x00\ud800-\udfff]")
 _VISIBLE_BYTES = bytes(range(0x21, 0x7F))  # ASCII without the space and control characters
 
 
 def check_subject(subject: str) -> None:
-    """Raise `InvalidTokenError` unless `subject` can be published on: no space, control, wildcard or empty token."""
+    """Raise `InvalidTokenError` if `subject` has white space, control characters, wildcards or an empty token."""
     if len(subject) > _MAX_SUBJECT_CHARS or not _SUBJECT.fullmatch(subject):
         _invalid_subject(subject, "tokens without white space, control characters or wildcards")
 
 
 def check_filter(subject: str) -> None:
-    """Raise `InvalidTokenError` unless `subject` can be subscribed to: a token may be `*`, and the last token `>`."""
+    """Raise `InvalidTokenError` if `subject` is not valid in a subscription. A token may be `*`, the last token `>`."""
     if len(subject) > _MAX_SUBJECT_CHARS or not _FILTER.fullmatch(subject):
         _invalid_subject(
             subject, "tokens without white space or control characters, `*` alone in a token, `>` only as the last"
@@ -79,7 +81,7 @@ def check_filter(subject: str) -> None:
 
 
 def check_consumer(name: str) -> str:
-    """Return `name`. Raise `InvalidTokenError` unless it can be the name of a durable consumer."""
+    """Return `name`. Raise `InvalidTokenError` if `name` is not valid as the name of a durable consumer."""
     if not _CONSUMER.fullmatch(name):
         shown = name if len(name) <= _MAX_SHOWN_CHARS else name[:_MAX_SHOWN_CHARS] + "..."
         raise InvalidTokenError(
@@ -89,10 +91,10 @@ def check_consumer(name: str) -> str:
 
 
 def wire_headers(headers: Mapping[str, str], extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return the headers to send: the event's headers, with stripped values, and the headers of the bus in `extra`.
+    """Return the event's headers with stripped values, and the headers of the bus in `extra`, for a publish.
 
     Raises:
-        ContractError: A name or value would break the protocol's lines, or the header is a command to the broker.
+        ContractError: A name or value is not valid in the protocol, or a header is a command to the broker.
     """
     _check_names(tuple(headers))
     wire = {**headers, **extra} if extra else dict(headers)
@@ -102,7 +104,7 @@ def wire_headers(headers: Mapping[str, str], extra: Mapping[str, str] | None = N
     for name, value in wire.items():
         if not value.isprintable() and _UNSAFE_CHARS.search(value):
             raise ContractError(
-                f"the header {name[:_MAX_SHOWN_CHARS]} holds a line end, a NUL or half a surrogate; encode it"
+                f"the header {name[:_MAX_SHOWN_CHARS]} has a line end, a NUL or half a surrogate; encode its value"
             )
         wire[name] = value.strip(" \t")
     return wire
@@ -117,24 +119,24 @@ def _check_names(names: tuple[str, ...]) -> None:
             )
         if _is_broker_header(name):
             raise ContractError(
-                f"the header {name[:_MAX_SHOWN_CHARS]} is an order to the broker; take it out of the event"
+                f"the header {name[:_MAX_SHOWN_CHARS]} is a command to the broker; remove the header from the event"
             )
 
 
 def event_headers(headers: Mapping[str, str] | None) -> dict[str, str]:
-    """Return the headers that the event was sent with, without those that the broker or the bus added."""
+    """Return the headers of the event, without the headers that the broker or the bus added."""
     if not headers:
         return {}
     return {name: value for name, value in headers.items() if is_event_header(name)}
 
 
 def is_event_header(name: str) -> bool:
-    """Return True if a header of that name belongs to the event."""
+    """Return True if a header with the name `name` belongs to the event."""
     return name[:5] != "Nats-" or name == MESSAGE_ID_HEADER
 
 
 def format_ttl(seconds: float) -> str:
-    """Format a message's time to live, rounded up: the broker counts whole seconds and refuses less than 1."""
+    """Format a message's time to live. The broker accepts only whole seconds from 1, so the time is rounded up."""
     return f"{max(1, -int(-seconds // 1))}s"
 
 
@@ -157,7 +159,7 @@ def check_size(subject: str, headers: int, body: int, limit: int) -> None:
     if headers + body > limit:
         raise OversizeEventError(
             f"{subject} takes {headers + body} bytes, headers included; {limit} are accepted; "
-            "send less, or a reference to where it is"
+            "send less, or a reference to the data"
         )
 
 
@@ -188,7 +190,7 @@ def encode_card(card: AgentCard) -> bytes:
 
 
 def decode_card(key: str, body: bytes) -> AgentCard:
-    """Return the card that the registry holds under `key`, which is `{agent}.{instance}`.
+    """Return the card that the registry has under `key`, which is `{agent}.{instance}`.
 
     Raises:
         ContractError: The value is not a card, is too large, or is the card of a different agent or instance.
@@ -197,8 +199,8 @@ def decode_card(key: str, body: bytes) -> AgentCard:
     card = parse(AgentCard, body)
     if (found := f"{card.name}.{card.instance}") != key:
         raise ContractError(
-            f"the card is of {found[:_MAX_SHOWN_CHARS]!r}, and its key is {key[:_MAX_SHOWN_CHARS]!r}; put a card under "
-            "`{agent}.{instance}`, with its own name and instance"
+            f"the card belongs to {found[:_MAX_SHOWN_CHARS]!r}, but its key is {key[:_MAX_SHOWN_CHARS]!r}; use the key "
+            "`{agent}.{instance}`, with the name and the instance of the card"
         )
     return card
 
@@ -212,7 +214,7 @@ def _check_card_size(name: str, size: int) -> None:
 
 
 def printable(text: str) -> str:
-    r"""Return `text` with an escape such as `\xe9` for each byte that was not UTF-8, so that JSON can hold it."""
+    r"""Return `text` with an escape such as `\xe9` for each byte that was not UTF-8. JSON can represent the result."""
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 

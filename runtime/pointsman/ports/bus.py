@@ -57,7 +57,7 @@ class StoredMessage:
         sequence: The sequence number in the stream.
         at: The time at which the broker stored the message, by the broker's clock.
         scheduled_by: The subject of the schedule that produced the message; empty for a message that a client
-            published. In a stream with schedules, a publisher that adds `Nats-Schedule-Next` can set it, too.
+            published. In a stream with schedules, a publisher can set the subject, too, by `Nats-Schedule-Next`.
     """
 
     subject: str
@@ -69,10 +69,10 @@ class StoredMessage:
 
 
 class Delivery(Protocol):
-    """A message that a durable consumer delivered, to be acknowledged once.
+    """A message that a durable consumer delivered, and that the caller must settle once.
 
-    If an acknowledgement is lost, the message is delivered again. No method waits for the broker,
-    and no method raises while the connection is lost.
+    If an acknowledgement is lost, the broker delivers the message again. No method waits for the broker, and no method
+    raises an error while the connection is lost.
     """
 
     @property
@@ -110,24 +110,24 @@ class Delivery(Protocol):
         ...
 
     async def forward(self, name: str) -> bool:
-        """Forward the delivery, and its acknowledgement, to another process; see `Bus.receive_forwarded`.
+        """Forward the delivery to another process, which must then settle the message; see `Bus.receive_forwarded`.
 
-        If the other process has stopped, or the message is lost on the way, the broker delivers it again.
+        If the other process has stopped, or the message is lost on the way, the broker delivers the message again.
 
         Args:
             name: The name under which the other process receives.
 
         Returns:
-            False if no process received under that name recently: the delivery stays with the caller.
+            False if no process received under that name recently. The caller must then settle the message.
         """
         ...
 
 
 class Consumer(Protocol):
-    """A durable pull consumer, shared by all processes that open its name.
+    """A durable pull consumer. All processes that open the same name share the consumer.
 
-    `take` keeps one long-lived pull request open and never has more messages outstanding than the caller has room for,
-    so each message is sent to a process that is ready to process it. The consumer survives reconnects.
+    `take` keeps one long-lived pull request open, and requests at most as many messages as the caller has room for. So
+    the broker sends each message to a process that can process the message at once. The consumer survives reconnects.
     """
 
     async def take(self, room: int) -> Sequence[Delivery]:
@@ -137,7 +137,7 @@ class Consumer(Protocol):
             room: The greatest number of deliveries.
 
         Returns:
-            1 to `room` deliveries; more than one if several are available.
+            1 to `room` deliveries: all the available deliveries up to `room`.
         """
         ...
 
@@ -153,7 +153,7 @@ class Consumer(Protocol):
         ...
 
     async def withdraw(self) -> Sequence[Delivery]:
-        """Close the open pull request, so that the broker delivers to other processes until the next `take`.
+        """Close the open pull request. The broker then delivers to other processes until the next `take`.
 
         Call the method only while no `take` runs.
 
@@ -164,7 +164,7 @@ class Consumer(Protocol):
 
     @property
     def bound(self) -> bool:
-        """Return True if the broker serves this consumer now, as far as this process can know."""
+        """Return True if the broker serves this consumer now, by the state that this process has."""
         ...
 
     async def close(self) -> None:
@@ -175,7 +175,7 @@ class Consumer(Protocol):
 class Registry(Protocol):
     """The cards of the live agents.
 
-    A card is removed when its instance withdraws it, or does not refresh it for its time to live.
+    A card is removed when its instance withdraws the card, or does not refresh the card within the card's time to live.
     """
 
     async def announce(self, card: AgentCard) -> None:
@@ -203,7 +203,7 @@ class Registry(Protocol):
         ...
 
     async def refused(self) -> Mapping[str, str]:
-        """Return the entries that are not valid cards; they are ignored.
+        """Return the entries that are not valid cards. `cards` leaves these entries out.
 
         Returns:
             The reason by key.
@@ -219,10 +219,10 @@ class QueueDepth:
         pending: Messages that were never delivered.
         in_flight: Messages that were delivered and are not settled.
         settled_through: All messages up to this sequence are settled.
-        ack_waits: The requested acknowledgement deadlines, in seconds; empty if the newest requested deadline is in
-            force. The longest requested deadline should be in force.
+        ack_waits: The acknowledgement deadlines that processes requested, in seconds. The longest should apply. Empty
+            if the newest requested deadline applies.
         delivered_through: All messages up to this sequence were delivered at least once.
-        pulls: Requests of processes that wait for messages.
+        pulls: The number of open pull requests.
     """
 
     pending: int
@@ -237,7 +237,7 @@ class TraceHopStep(NamedTuple):
     """A step of a message through one server.
 
     Attributes:
-        kind: The server received the message, passed it on, stored it, or refused it.
+        kind: The action of the server: received, forwarded, stored or refused the message.
         at: The time by the server's clock.
         where: The connection, the server or the stream on the other side of the step.
     """
@@ -249,7 +249,7 @@ class TraceHopStep(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TraceHop:
-    """The way of one message through one server of the broker.
+    """The path of one message through one server of the broker.
 
     Attributes:
         subject: The subject.
@@ -292,7 +292,7 @@ class BusObserver(Protocol):
         ...
 
     def on_hop(self, hop: TraceHop) -> None:
-        """Observe the way of a message of a sampled trace through a server. Only called if `trace_broker` is set.
+        """Observe the path of a message of a sampled trace through a server. Only called if `trace_broker` is set.
 
         Args:
             hop: The hop.
@@ -304,21 +304,21 @@ class Bus(Protocol):
     """The streams, subjects and consumers of one namespace.
 
     Each stream has one kind of writer. Callers write to `{ns}_REQUESTS`, operators to `{ns}_CONTROLS`, agents to
-    `{ns}_RESULTS`, and supervisors to `{ns}_WORK` and `{ns}_LOG`. `{ns}_DEAD` keeps dead letters. `{ns}_LIMITS` and
-    `{ns}_DELIVERIES` keep the newest message of each subject. Handoffs and delayed handoffs are in `{ns}_WORK`, or in
-    `{ns}_HANDOFFS` in a namespace with unsynced handoffs: in calls, always name the stream of handoffs `handoffs`. Only
-    these two streams accept `schedule` and `replace`.
+    `{ns}_RESULTS`, and supervisors to `{ns}_WORK` and `{ns}_LOG`. `{ns}_DEAD` contains dead letters. `{ns}_LIMITS` and
+    `{ns}_DELIVERIES` contain the newest message of each subject. Handoffs and delayed handoffs are in `{ns}_WORK`, or
+    in `{ns}_HANDOFFS` in a namespace with unsynced handoffs. In calls, the name of the stream of handoffs is always
+    `handoffs`. Only `{ns}_WORK` and `{ns}_HANDOFFS` accept `schedule` and `replace`.
 
-    A body that does not fit into one message is stored in the object store `{ns}_ARTIFACTS` before the message that
-    refers to it, and read back with the message. If the object is missing then, the message has its `ce-dataref` and no
-    body, which `decode` refuses with `BodyLostError`.
+    A body that does not fit into one message is stored in the object store `{ns}_ARTIFACTS`, and afterwards the message
+    with a reference to the body is stored. A read of the message also reads the body. If the object is missing, the
+    message has its `ce-dataref` and no body, and `decode` raises `BodyLostError`.
 
     Every method raises `BusUnavailableError` if the broker does not answer within the configured time.
     """
 
     @property
     def connected(self) -> bool:
-        """Return True if the connection is up. A lost connection is restored without a time limit."""
+        """Return True if the connection is up. The bus tries to restore a lost connection without a time limit."""
         ...
 
     @property
@@ -328,14 +328,14 @@ class Bus(Protocol):
 
     @property
     def server(self) -> Server | None:
-        """Return the server of the connection, or of the last connection; None before the first."""
+        """Return the server of the present or the last connection; None before the first connection."""
         ...
 
     @property
     def handoffs_unsynced(self) -> bool:
-        """Return True if handoffs are not synced to disk, so that a restarted broker may have lost the newest.
+        """Return True if handoffs are not synced to disk. The value is valid after `set_up`.
 
-        The broker may also have lost the position of the handoff consumers. Known after `set_up`.
+        A broker that restarts may then have lost the newest handoffs, and the position of the handoff consumers.
         """
         ...
 
@@ -359,12 +359,12 @@ class Bus(Protocol):
 
     @property
     def domain(self) -> str:
-        """Return the JetStream domain of the streams, known after `set_up`; empty if the broker has none."""
+        """Return the JetStream domain of the streams; empty if the broker has no domain. Valid after `set_up`."""
         ...
 
     @property
     def max_body(self) -> int:
-        """Return the largest size of one event, headers and body, also if the body is in the object store."""
+        """Return the largest size of one event in bytes: the headers and the body, which may be in the object store."""
         ...
 
     @property
@@ -373,7 +373,7 @@ class Bus(Protocol):
         ...
 
     def stream_name(self, stream: StreamKind) -> str:
-        """Return the name of a stream at the broker. The name of `handoffs` is known after `set_up`.
+        """Return the name of a stream at the broker. The name of `handoffs` is valid after `set_up`.
 
         Args:
             stream: The stream.
@@ -384,10 +384,10 @@ class Bus(Protocol):
         ...
 
     def optional_requests(self, *prefixes: str) -> AbstractContextManager[None]:
-        """Log a refused permission as information while the context lasts: the caller can do without the request.
+        """Log a refused permission at level info while the context lasts, because the caller does not need the request.
 
         Args:
-            *prefixes: The beginnings of the subjects of requests that are optional; an empty text for all.
+            *prefixes: The beginnings of the subjects of optional requests; an empty text for all requests.
 
         Returns:
             A context manager.
@@ -395,10 +395,12 @@ class Bus(Protocol):
         ...
 
     async def set_up(self, *, create: bool = True) -> None:
-        """Check the streams and buckets, and create missing ones. Idempotent, and safe from many processes in parallel.
+        """Check the streams and buckets, and create missing streams and buckets.
+
+        The call is idempotent, and many processes may call in parallel.
 
         Args:
-            create: False to refuse a namespace with missing streams.
+            create: False to raise an error for a namespace with missing streams.
 
         Raises:
             NotFoundError: a stream is missing and `create` is False; the message names the namespaces that exist.
@@ -417,8 +419,8 @@ class Bus(Protocol):
     ) -> Coroutine[Any, Any, int]:
         """Store one message in the stream of `subject`.
 
-        The publish may start before the coroutine is awaited, so that many can be in flight. If the coroutine is never
-        awaited, the publish may never start.
+        The publish may start before the coroutine is awaited, so many publishes can be in flight. If the coroutine is
+        never awaited, the publish may never start.
 
         Args:
             subject: The subject.
@@ -428,12 +430,12 @@ class Bus(Protocol):
             message_id: An id by which the broker ignores a repeated publish within its de-duplication window.
 
         Returns:
-            The sequence of the message; for a repeated `message_id`, the sequence of the first.
+            The sequence of the message; for a repeated `message_id`, the sequence of the first message.
 
         Raises:
             ConflictError: the subject does not end at `expect`. Nothing was stored.
             OversizeEventError: headers and body exceed `max_body`. Nothing was sent.
-            InvalidTokenError: the subject holds white space, control characters, wildcards or an empty token.
+            InvalidTokenError: the subject contains white space, control characters, wildcards or an empty token.
             PublishOutcomeUnknownError: no answer in time; the message may have been stored.
         """
         ...
@@ -448,7 +450,7 @@ class Bus(Protocol):
         message_id: str | None = None,
         ttl: float | None = None,
     ) -> Coroutine[Any, Any, int]:
-        """Store one message, and delete all earlier messages of `subject` and the schedule with that name.
+        """Store one message, and delete all earlier messages of `subject` and the schedule with the name `subject`.
 
         The publish may start before the coroutine is awaited, as with `publish`.
 
@@ -458,10 +460,10 @@ class Bus(Protocol):
             headers: The headers.
             expect: Compare-and-set: the sequence of the subject's newest message.
             message_id: An id by which the broker ignores a repeated publish within its de-duplication window.
-            ttl: The time in seconds after which the broker deletes the message; None keeps the message.
+            ttl: The time in seconds after which the broker deletes the message; None for no limit.
 
         Returns:
-            The sequence of the message; for a repeated `message_id`, the sequence of the first.
+            The sequence of the message; for a repeated `message_id`, the sequence of the first message.
 
         Raises:
             ConflictError: the subject does not end at `expect`. Nothing was stored or deleted.
@@ -474,10 +476,10 @@ class Bus(Protocol):
     def schedule(
         self, name: str, at: datetime, target: str, body: bytes, headers: Mapping[str, str]
     ) -> Coroutine[Any, Any, bool]:
-        """Schedule one durable publish. A repeated call after a crash is safe, also if the schedule has fired.
+        """Schedule one durable publish. After a crash, the call may be repeated, even if the schedule has fired.
 
         Args:
-            name: The subject of the schedule; a schedule that waits there is replaced.
+            name: The subject of the schedule. The call replaces a schedule on this subject that has not fired.
             at: The time of the publish; a past time means at once.
             target: The subject of the publish.
             body: The body.
@@ -510,7 +512,7 @@ class Bus(Protocol):
         ...
 
     async def capacity_problem(self, stream: StreamKind) -> str:
-        """Return the reached limit of a stream, which then refuses the next message or deletes its oldest message.
+        """Describe the limit that a stream has reached. Such a stream refuses new messages or deletes old messages.
 
         Args:
             stream: The stream.
@@ -521,7 +523,7 @@ class Bus(Protocol):
         ...
 
     async def subjects(self, stream: StreamKind, subject: str) -> Sequence[str]:
-        """List the subjects that hold a message, without reading messages.
+        """List the subjects that have a message, without reading messages.
 
         Args:
             stream: The stream.
@@ -535,7 +537,8 @@ class Bus(Protocol):
     async def last(self, stream: StreamKind, subject: str) -> StoredMessage | None:
         """Read the newest message of a subject.
 
-        A bus that reads from the stream's leader returns the newest message. Otherwise a replica that lags may answer.
+        A bus that reads from the stream's leader returns the newest message. Another bus may read from a replica that
+        lags, and then returns an older message.
 
         Args:
             stream: The stream.
@@ -552,8 +555,8 @@ class Bus(Protocol):
         Args:
             stream: The stream.
             sequence: The sequence.
-            subject: The subject of the message; wildcards are allowed. A process that may only read some subjects names
-                one of these subjects.
+            subject: The subject of the message; wildcards are allowed. A process with permission for some subjects only
+                must name a subject for which the process has permission.
 
         Returns:
             The message; None if it was deleted, or has another subject.
@@ -596,20 +599,21 @@ class Bus(Protocol):
         max_in_flight: int = 1000,
         ranked: bool = False,
     ) -> Consumer:
-        """Open a durable pull consumer, and create a missing one.
+        """Open a durable pull consumer. Create the consumer if the consumer does not exist.
 
-        The number of deliveries is unlimited: a process that takes a message checks `delivered` and dead-letters it.
+        The broker does not limit the number of deliveries. A process checks `delivered` of each message, and
+        dead-letters a message with too many deliveries.
 
         Args:
             name: The consumer's name.
             stream: The stream.
-            subject: The one filter subject.
-            ack_wait: The acknowledgement deadline in seconds; a message that is not settled by then is delivered again.
-                The longest requested deadline is in force. Only a process that is the only user of the consumer
-                shortens the deadline.
+            subject: The filter subject.
+            ack_wait: The acknowledgement deadline in seconds. The broker delivers a message again that is not settled
+                by then. The longest deadline that a process requested applies. A process shortens the deadline only if
+                no other process uses the consumer.
             max_in_flight: The most unsettled messages of all processes together.
-            ranked: True to use ranks, see `Consumer.set_rank`. All processes must pass the same value; an existing
-                consumer is changed.
+            ranked: True to use ranks, see `Consumer.set_rank`. All processes must pass the same value. The call changes
+                an existing consumer to this value.
 
         Returns:
             The consumer.
@@ -621,7 +625,7 @@ class Bus(Protocol):
     ) -> AbstractAsyncContextManager[None]:
         """Receive the deliveries that other processes forward.
 
-        A delivery that is forwarded while no process receives goes back to its consumer.
+        If no process receives under a name, a delivery that is forwarded to this name returns to its consumer.
 
         Args:
             name: The name of the receiver, a token.
@@ -658,11 +662,11 @@ class Bus(Protocol):
         ...
 
     async def key_value(self, bucket: str, group: str = "") -> KeyValue:
-        """Open a key-value bucket, and create a missing bucket. `set_up` does not create or check buckets of this kind.
+        """Open a key-value bucket. Create a missing bucket, because `set_up` does not create or check such buckets.
 
         Args:
             bucket: The name of the bucket, from `Subjects`.
-            group: A token before each key, so that a permission can name the keys of a group. Default: keys without a
+            group: A token before each key, by which a permission can name the keys of a group. Default: keys without a
                 group.
 
         Returns:
@@ -688,8 +692,8 @@ class Bus(Protocol):
     ) -> AbstractAsyncContextManager[None]:
         """Subscribe to a subject (core NATS, at most once).
 
-        The subscription also receives messages for a stream when they are published. The stream may not have stored
-        such a message yet, and may refuse it.
+        The subscription also receives a message for a stream when the message is published. At that time the stream may
+        not have stored the message, and may still refuse the message.
 
         Args:
             subject: The subject; wildcards are allowed.
@@ -712,7 +716,7 @@ class Bus(Protocol):
         ...
 
     async def close(self) -> None:
-        """Flush pending publishes and disconnect. Bounded in time; safe to call twice."""
+        """Flush pending publishes and disconnect within a bounded time. A second call does nothing."""
         ...
 
 

@@ -9,7 +9,7 @@ __all__ = ["Clock"]
 
 
 class Clock(Protocol):
-    """A clock. `now` is for times that other processes read, `monotonic` for durations inside one process."""
+    """A clock. Use `now` for times that other processes read, and `monotonic` for durations inside one process."""
 
     def now(self) -> datetime:
         """Return the time.
@@ -20,7 +20,7 @@ class Clock(Protocol):
         ...
 
     def monotonic(self) -> float:
-        """Return the seconds since an arbitrary start, which never step back.
+        """Return the seconds since an arbitrary start. The value never decreases.
 
         Returns:
             The seconds.

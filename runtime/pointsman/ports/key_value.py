@@ -16,7 +16,7 @@ class KeyValueEntry:
     Attributes:
         key: The key.
         value: The value; None if the key was deleted.
-        revision: The number of the change, from 1; it grows over the whole bucket.
+        revision: The number of the change in the bucket, from 1. All keys of the bucket share the numbers.
     """
 
     key: str
@@ -48,7 +48,7 @@ class KeyValue(Protocol):
         ...
 
     async def delete(self, key: str) -> None:
-        """Delete a key. A key without a value stays without one.
+        """Delete the value of a key. The call has no effect on a key without a value.
 
         Args:
             key: The key.
@@ -78,7 +78,7 @@ class KeyValue(Protocol):
         """Yield the newest change of each key, then each further change. Reconnects leave no gap.
 
         Args:
-            after: Only changes with a greater revision. Default: 0, all.
+            after: Only changes with a greater revision. Default: 0, all changes.
 
         Returns:
             An iterator that continues until it is closed.

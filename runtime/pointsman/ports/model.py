@@ -45,7 +45,7 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class Attachment:
-    """A file that a model reads as a block of its own.
+    """A file that a model reads as a separate block.
 
     Attributes:
         name: The name of the file.
@@ -63,14 +63,14 @@ class Turn:
     """One message of a conversation.
 
     Attributes:
-        role: The side that the message is from.
-        text: The text; of a `tool` turn, the tool's result.
+        role: The role of the sender.
+        text: The text; for a `tool` turn, the tool's result.
         calls: The tool calls of an `assistant` turn.
         call_id: The id of the call that a `tool` turn answers.
         is_error: True if the tool of a `tool` turn failed.
         attachments: The files of a `user` turn.
-        provider_state: The state of the reply that an `assistant` turn was made from. The provider needs the state back
-            with the results.
+        provider_state: The state of the model's reply in an `assistant` turn. The provider requires this state together
+            with the tool results.
     """
 
     role: Literal["user", "assistant", "tool"]
@@ -91,12 +91,13 @@ class ModelRequest:
         instructions: The system prompt.
         turns: The conversation.
         tools: The tools that the model may call.
-        output_schema: The JSON Schema of the answer, an object, by the provider's native means; None for text.
-        output_name: The name of that schema.
-        max_tokens: The most tokens of the answer.
+        output_schema: The JSON Schema of the answer, which is an object, for the structured output of the provider;
+            None for text.
+        output_name: The name of `output_schema`.
+        max_tokens: The maximum number of tokens of the answer.
         temperature: The temperature; None for the provider's default.
         on_text: Called with each piece of text of a streamed answer; None to disable streaming. The pieces are not an
-            answer until the reply is complete: a stream may break off, and the call may be repeated.
+            answer before the reply is complete, because the stream may break off and the call may be repeated.
     """
 
     model: str
@@ -122,8 +123,8 @@ class ModelReply:
         finish: `stop`, `tool_calls`, `length` or `refusal`.
         model: The model that answered, by its provider's name.
         id: The provider's id of the answer.
-        provider_state: Opaque data that the provider needs back with the next turn, such as thinking blocks and
-            signatures; None if the provider needs no data.
+        provider_state: Opaque data that the provider requires in the next turn, such as thinking blocks and
+            signatures; None if the provider requires no data.
     """
 
     text: str
@@ -137,7 +138,7 @@ class ModelReply:
 
 
 class Model(Protocol):
-    """A model behind a provider's API. It makes one call and never retries by itself."""
+    """A model behind a provider's API. The model makes one call for each request and never retries."""
 
     @property
     def provider(self) -> str:
@@ -151,11 +152,11 @@ class Model(Protocol):
 
     @property
     def account(self) -> str:
-        """Return a name for the key and its server that does not reveal the key; empty without a key."""
+        """Return a name for the key and the server. The name does not reveal the key. Empty without a key."""
         ...
 
     async def complete(self, request: ModelRequest) -> ModelReply:
-        """Make one call. A refusal and a truncated answer are replies, too, since they used tokens: see `finish`.
+        """Make one call. A refusal and a truncated answer are replies, too, because the call used tokens; see `finish`.
 
         Args:
             request: The request.
@@ -164,8 +165,8 @@ class Model(Protocol):
             The reply.
 
         Raises:
-            ModelError: with `retryable` set for rate limits, overload, time-outs and dropped connections, and not set
-                for other requests that the provider turned down, context overflow among them.
+            ModelError: the provider failed. `retryable` is True for rate limits, overload, time-outs and dropped
+                connections. `retryable` is False for other refused requests, including context overflow.
         """
         ...
 

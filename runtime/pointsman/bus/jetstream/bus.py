@@ -1,8 +1,8 @@
 """Implement the bus port on NATS JetStream, over one connection.
 
-Every wait for the broker is bounded. The bus sends its own requests and parses their JSON: nats-py's `publish_async`
-never resolves when the server answers with an error. The `fetch` of nats-py begins with a probe; the probe can leave a
-pull request behind, and that pull request swallows a message.
+Every wait for the broker is bounded. The bus sends requests and parses the JSON of the answers without nats-py, for two
+reasons. nats-py's `publish_async` never resolves when the server answers with an error. nats-py's `fetch` begins with a
+probe, which can leave a pull request open at the broker, and a message for this pull request is lost.
 """
 
 from __future__ import annotations
@@ -66,11 +66,11 @@ __all__ = ["JetStreamBus", "connect"]
 
 _AGEING_STREAMS: frozenset[StreamKind] = frozenset({"dead", "deliveries", "limits", "artifacts"})
 """The streams whose oldest messages the broker may delete by age."""
-_NEARLY_FULL = 0.8  # share of the bytes that the settings allow a stream; any other limit is always reported
+_NEARLY_FULL = 0.8  # share of `stream_bytes` above which a stream is reported; any other limit is always reported
 
 _CLOSE_TIMEOUT_S = 0.5
-"""Time for the last messages, such as negative acknowledgements, at the close of a bus, in seconds. A healthy network
-needs milliseconds. A process that leaves a network without answers must not wait for the timeout of a request."""
+"""Seconds in which a closing bus sends its last messages, such as negative acknowledgements. A healthy network needs
+milliseconds. If the network does not answer, the process must not wait for the timeout of a request."""
 
 
 async def connect(
@@ -90,15 +90,15 @@ async def connect(
         clock: The clock for waits and time stamps; default: the system's clock.
         wait: The longest wait for the connection, in seconds; None, the default, waits without a limit.
         observer: Called for each message that is published or received; default: no observer.
-        leader_reads: Read from the leader of a stream. A process that makes decisions must not read older data from a
-            replica. With False, each read has its subject in the subject of its request, so that a permission can bind
-            the read; a replica that is behind may answer. Default: True.
+        leader_reads: True to read from the leader of a stream, because a process that makes decisions must not read
+            older data from a replica. False to put the read subject into the subject of each request, because a
+            permission can then limit the read; a replica that lags may answer. Default: True.
 
     Returns:
         The connected bus.
 
     Raises:
-        BusUnavailableError: There was no connection within `wait` seconds.
+        BusUnavailableError: The broker accepted no connection within `wait` seconds.
         ConfigurationError: A file that a setting names cannot be used, a package is missing, the broker refuses the
             login, TLS fails, or the URL cannot be read.
     """
@@ -156,7 +156,7 @@ class JetStreamBus:
             self._clock,
             may_lag=lambda: not leader_reads and self._client.is_clustered,
         )
-        alive = 3 * settings.heartbeat  # seconds; the card of an agent gives this time to live
+        alive = 3 * settings.heartbeat  # seconds; the time to live in an agent's card
         self._registry = KeyValueRegistry(
             self, self._writer, self._reader, self._subjects.agents_bucket, alive, self._clock
         )
@@ -164,7 +164,7 @@ class JetStreamBus:
         self._forwarder = Forwarder(self, settings.namespace, alive, self._claim_check.resolve)
 
     async def open(self, wait: float | None) -> None:
-        """Connect for the first time; `connect` calls it."""
+        """Connect for the first time. Only `connect` calls this method."""
         await self._connection.open(wait)
         if self._settings.trace_broker and self._observer is not None:
             self._writer.hops = self.new_inbox()
@@ -234,7 +234,7 @@ class JetStreamBus:
         await self._streams.set_up(create=create)
 
     def _on_connection_lost(self) -> None:
-        # Only an unsynced stream of handoffs has its own name.
+        # The stream of handoffs has its own name only if the broker does not sync handoffs.
         self._client.drop_settlements_of(self._subjects.handoff_stream)
         self._registry.on_connection_lost()
 
@@ -265,7 +265,7 @@ class JetStreamBus:
     def _publish(
         self, name: str, subject: str, body: bytes, headers: Mapping[str, str], orders: dict[str, str]
     ) -> PendingCall[int]:
-        """Store a message for `subject` on `name`. Errors are raised when awaited, because other publishes run."""
+        """Store a message for `subject` on `name`. Only the await raises errors, because other publishes may run."""
         try:
             check_subject(name)
             if subject != name:
@@ -305,7 +305,7 @@ class JetStreamBus:
     ) -> Coroutine[Any, Any, bool]:
         """Send the schedule at once, as `publish` does."""
         moment = at.astimezone(UTC).isoformat().replace("+00:00", "Z")
-        # The expected sequence belongs to the target, not to `name`: a fired schedule is no longer on its own subject.
+        # The expected sequence belongs to the target, not to `name`, because a schedule that fired is not on `name`.
         orders = {
             "Nats-Schedule": f"@at {moment}",
             "Nats-Schedule-Target": target,
@@ -339,7 +339,7 @@ class JetStreamBus:
             raise BusUnavailableError(f"the broker does not describe {name}: {error_text(answer)}")
         config, state = answer["config"], answer["state"]
         if (age := config.get("max_age", 0)) and stream not in _AGEING_STREAMS:
-            return f"{name} drops what is older than {age / to_nanoseconds(86_400):g} days, even if it is unread"
+            return f"{name} drops messages after {age / to_nanoseconds(86_400):g} days, even if they are unread"
         # The largest message must fit, because the limit of bytes depends on the message.
         for bound, unit, room in (("max_msgs", "messages", 1), ("max_bytes", "bytes", self.max_payload)):
             if (limit := config.get(bound, -1)) <= 0:
@@ -349,12 +349,10 @@ class JetStreamBus:
                 if limit != self._settings.stream_bytes:
                     return f"{name} drops its oldest messages beyond {limit} {unit}"
                 if held > limit * _NEARLY_FULL:
-                    return (
-                        f"{name} holds {held} {unit} of at most {limit}, and drops its oldest messages when it is full"
-                    )
+                    return f"{name} has {held} {unit} of at most {limit}, and drops its oldest messages when full"
                 continue
             if limit < held + room:
-                return f"{name} holds {held} {unit} of at most {limit}, and refuses what does not fit"
+                return f"{name} has {held} {unit} of at most {limit}, and refuses messages that do not fit"
         return ""
 
     async def subjects(self, stream: StreamKind, subject: str) -> Sequence[str]:
@@ -466,7 +464,7 @@ class JetStreamBus:
     async def key_value(self, bucket: str, group: str = "") -> KeyValueBucket:
         if self._settings.provision:
             limit = self._settings.stream_bytes
-            # A process without the right to read the configuration uses the existing bucket.
+            # A process without permission to read the configuration uses the existing bucket.
             with suppress(PermissionDeniedError), self._connection.optional_requests(self.api_subject("STREAM.INFO.")):
                 await ensure_bucket(self, bucket, replicas=self._settings.replicas, max_bytes=limit)
         return KeyValueBucket(self._writer, self._reader, bucket, group)

@@ -30,22 +30,22 @@ __all__ = ["CLIENT_ERRORS", "Msg", "NatsClient", "TlsRequiredError"]
 _Result = TypeVar("_Result")
 
 CLIENT_ERRORS = (nats.errors.Error, OSError)
-"""The errors that a client raises if it is closed, refused, or without its server."""
+"""The errors that a client raises if the client is closed, refused, or not connected to its server."""
 
 _MESSAGE_PATTERN = re.compile(rb"(?:HMSG (\S+) (\d+) (?:(\S+) )?(\d+)|MSG (\S+) (\d+)(?: (\S+))?) (\d+)\r\n")
-"""The first line of a message, with or without headers: its subject, its subscription, its reply subject if any, the
-size of its headers, and its whole size."""
+"""The first line of a message, with or without headers. The groups are the subject, the subscription, the reply subject
+if the message has a reply subject, the size of the headers, and the whole size."""
 _LINE_END_BYTES = len(b"\r\n")
 _ERROR = re.compile(rb"-ERR[ \t]+'(.*?)'[ \t]*\r\n", re.IGNORECASE)
 _DEFAULT_PORT = 4222  # the default port of a NATS server
-_REFUSAL_WAIT_S = 0.05  # seconds for an error that a server writes at once
+_REFUSAL_WAIT_S = 0.05  # seconds to wait for an error that a server writes at once
 _SUBSCRIPTIONS_EXCEEDED = "maximum subscriptions exceeded"
 _HUNG_UP = "the server hung up before it answered CONNECT"
-_DRAIN_TIMEOUT_S = 1.0  # seconds for one round trip when the client closes
+_DRAIN_TIMEOUT_S = 1.0  # seconds that one round trip may take when the client closes
 
 
 class TlsRequiredError(nats.errors.Error):
-    """A connection was closed before `CONNECT`: the server lacks the TLS demanded, or requires a client certificate."""
+    """A connection was closed before `CONNECT`, because the server offers no TLS or requires a client certificate."""
 
     def __init__(self, seen: str) -> None:
         super().__init__(seen)
@@ -58,48 +58,48 @@ class TlsRequiredError(nats.errors.Error):
 class NatsClient(Client):
     """nats-py's client, with changes for which nats-py has no option.
 
-    - `tls://` and `wss://` are demands. nats-py sends `CONNECT`, with the login, in clear to a server without TLS, and
-      gives the servers that a cluster names the scheme `nats://` behind a WebSocket.
-    - The login of a URL is decoded, and is also used for the servers that a cluster names.
-    - A permission that the broker refuses is reported in the broker's own text. nats-py changes the text to lower case,
-      which changes the subject.
-    - No error of the server ends the client permanently. nats-py closes itself on any `-ERR` except a stale connection,
-      for example on expired credentials.
+    - `tls://` and `wss://` require TLS. nats-py sends `CONNECT`, with the login, unencrypted to a server without TLS.
+      nats-py also uses the scheme `nats://` for the servers that a cluster behind a WebSocket announces.
+    - The login of a URL is decoded, and is also used for the servers that a cluster announces.
+    - A refused permission is reported in the original text of the broker. nats-py changes the text to lower case, which
+      changes the subject.
+    - No error of the server ends the client permanently. nats-py closes the client on any `-ERR` except a stale
+      connection, for example on expired credentials.
     - No message ends the reading. A header block of only `NATS/1.0` ends nats-py's reading, and any client may publish
       such a block.
-    - A connection on which the server does not introduce itself is closed. nats-py leaves its socket open.
-    - Unsent messages do not keep a lost connection from closing.
+    - If the server sends no first line, the connection is closed. nats-py leaves the socket open.
+    - A lost connection closes even if messages are unsent.
     - The transport reports a lost connection as the rest of nats-py expects; see `_Tcp`.
     - `flush` returns when the server has processed all earlier commands. The PING of nats-py overtakes commands that
       wait for the flusher, for example a new subscription.
-    - An abandoned flush does no harm. In nats-py, its late answer ends the connection.
-    - Headers, of which every event has a dozen, are read faster: nats-py checks every character of every name.
+    - The late answer to an abandoned flush is ignored. In nats-py, such an answer ends the connection.
+    - Headers are read faster, because every event has a dozen headers and nats-py checks every character of every name.
     - `subscribe_raw` calls a plain function for each message from the socket, and `publish_raw` takes a finished header
-      block. A queue, a task's turn and a second check of the headers are a third of the cost of a message. Also, a
-      message then needs no stream, no turn of the task that reads the stream, and no match of two patterns.
+      block. A queue, a task switch and a second check of the headers are a third of the cost of a message. Also, a
+      message then needs no stream, no switch to the task that reads the stream, and no match of two patterns.
     """
 
     def __init__(self, inbox_prefix: str = "_INBOX") -> None:
         super().__init__()
-        self._inbox_prefix = bytearray(inbox_prefix.encode())  # the first inbox is made before `connect`
+        self._inbox_prefix = bytearray(inbox_prefix.encode())  # set here, because `connect` comes after the first inbox
         self._login: Login | None = None
         self._demands_tls = False
         self._has_certificate = False
-        self._greeted = False  # True once the server of the current try has introduced itself
-        self._asked_for_certificate = False  # True if the server of the current try has asked
-        self._hung_up: set[str] = set()  # servers that hung up after the TLS handshake, at the last try
-        self._dropped_by: set[str] = set()  # servers that introduced themselves and closed the connection
+        self._greeted = False  # True once the server of the current try has sent its first line
+        self._asked_for_certificate = False  # True if the server of the current try requires a client certificate
+        self._hung_up: set[str] = set()  # servers that closed the connection after the TLS handshake, at the last try
+        self._dropped_by: set[str] = set()  # servers that sent their first line and closed the connection
         self.trying = ""
-        """HOST:PORT of the server of the current or last connection, or of the last try to connect."""
+        """HOST:PORT of the server to which the client connected, or tried to connect, last."""
         self.on_refusal: Callable[[Refusal], None] = _ignored
         self._callbacks: dict[int, Callable[[WireMessage], None]] = {}
         self._inboxes: dict[int, _Inbox] = {}
         self._writes = False  # True if `_write` is scheduled for later in this turn of the loop
-        self._handlers: asyncio.Future[None] | None = None  # handlers of an error; the loop keeps weak references only
+        self._handlers: asyncio.Future[None] | None = None  # handlers of an error; the loop has only weak references
 
     @property
     def server(self) -> Server | None:
-        """Return the connected server; nats-py's own port is None if the URL names no port."""
+        """Return the connected server. If the URL has no port, the port in nats-py is None, so the default is used."""
         url = self.connected_url
         return Server(url.hostname, url.port or _DEFAULT_PORT) if url is not None and url.hostname else None
 
@@ -118,11 +118,11 @@ class NatsClient(Client):
 
     @property
     def places(self) -> set[str]:
-        """Return HOST:PORT of every known server."""
+        """Return HOST:PORT of every server in the URL, and of every server that the cluster announced."""
         return {server.uri.netloc for server in self._server_pool}
 
     async def open(self, login: Login, *, tls: ssl.SSLContext | None, handshake_first: bool, **options: Any) -> None:
-        """Connect as `login`; with `tls`, to servers with TLS only. `options` are passed to nats-py's `connect`."""
+        """Connect as `login`. With `tls`, connect only to servers with TLS. nats-py's `connect` receives `options`."""
         self._login = login
         self._demands_tls = tls is not None
         self._has_certificate = login.has_certificate
@@ -142,7 +142,7 @@ class NatsClient(Client):
         )
 
     async def subscribe_raw(self, subject: str, on_message: Callable[[WireMessage], None]) -> BusSubscription:
-        """Call `on_message` for each message when it is read. Raise `CLIENT_ERRORS` if that fails."""
+        """Call `on_message` for each message when the message is read. A failed subscription raises `CLIENT_ERRORS`."""
         sid = self._sid + 1
         self._callbacks[sid] = on_message
         try:
@@ -152,7 +152,7 @@ class NatsClient(Client):
             raise
 
     async def subscribe_async(self, subject: str, handler: Callable[[Msg], Awaitable[None]]) -> BusSubscription:
-        """Call the async `handler` for one message at a time, without nats-py's limits, which drop messages."""
+        """Call the async `handler` for one message at a time. nats-py's limits, which drop messages, are off."""
         return self._inbox(await self.subscribe(subject, cb=handler, pending_msgs_limit=0, pending_bytes_limit=0))
 
     def _inbox(self, subscription: Subscription) -> _Inbox:
@@ -160,11 +160,11 @@ class NatsClient(Client):
         return inbox
 
     async def shutdown(self) -> None:
-        """Close the client permanently. Raise `CLIENT_ERRORS`; a cancellation passes."""
+        """Close the client permanently. A failed close raises `CLIENT_ERRORS`, a cancellation `CancelledError`."""
         await _cancellable(self.close())
 
     def mark_refused(self, refusal: Refusal, error: Exception) -> None:
-        """Set `error` as the refusal of the subscriptions to the refused subject."""
+        """Set `refused` to `error` on each subscription to the refused subject."""
         for sid, inbox in self._inboxes.items():
             if refusal.operation == "subscribe" and sid in self._subs and self._subs[sid].subject == refusal.subject:
                 inbox.refused = error
@@ -175,28 +175,28 @@ class NatsClient(Client):
 
     @property
     def was_greeted(self) -> bool:
-        """Return True if the server that was tried last introduced itself."""
+        """Return True if the server of the last try sent its first line."""
         return self._greeted
 
     @property
     def is_full(self) -> bool:
-        """Return True if more data than the limit is unsent: the server or the network is slow."""
+        """Return True if the unsent data exceeds the limit, because the server or the network is slow."""
         return self._pending_data_size > self._max_pending_size
 
     async def wait_for_capacity(self) -> None:
-        """Wait until the unsent data fits the limit; `publish_raw` itself cannot wait."""
+        """Wait until the unsent data is below the limit. Callers wait here, because `publish_raw` cannot wait."""
         if self.is_full:
             await _cancellable(self._flush_pending(force_flush=True))
 
     def publish_raw(self, subject: str, reply: str, headers: bytes, body: bytes) -> None:
-        """Publish a checked subject and header block without waiting.
+        """Publish a message without waiting. The caller must have checked the subject and the header block.
 
-        The caller either awaits an answer or calls `wait_for_capacity` afterwards.
+        Afterwards the caller either awaits an answer or calls `wait_for_capacity`.
 
         Args:
-            subject: The subject, which was checked.
-            reply: The reply subject; empty for none.
-            headers: The finished header block; empty for none.
+            subject: The checked subject.
+            reply: The reply subject; empty without a reply.
+            headers: The finished header block; empty without headers.
             body: The body.
 
         Raises:
@@ -222,9 +222,9 @@ class NatsClient(Client):
             asyncio.get_running_loop().call_soon(self._write)
 
     def _write(self) -> None:
-        """Send the commands of this turn of the loop, directly if no wait is needed.
+        """Send the commands of this turn of the loop directly, if no wait is needed.
 
-        Otherwise the flusher sends them: it can wait, and handles a broken connection.
+        Otherwise the flusher sends the commands, because the flusher can wait and handles a broken connection.
         """
         self._writes = False
         if not self._pending or not self.is_connected:  # the reconnect sends the commands
@@ -244,9 +244,9 @@ class NatsClient(Client):
         self._pending_data_size = sum(map(len, self._pending))
 
     def consume_messages(self, data: bytes) -> bytes:
-        """Process the messages at the start of `data` from the socket; return the rest, for nats-py to read."""
+        """Process the messages at the start of `data` from the socket. Return the rest, which nats-py reads."""
         if not self.is_connected or self._ps.buf or self._ps.state != AWAITING_CONTROL_LINE:
-            return data  # nats-py is inside a command
+            return data  # nats-py has read a part of a command
         begin = 0
         while (message := _MESSAGE_PATTERN.match(data, begin)) is not None:
             subject, sid, reply, headers, *plain, size = message.groups()
@@ -261,7 +261,7 @@ class NatsClient(Client):
             arrival = WireMessage(decode_text(subject), decode_text(reply) if reply else "", data[body:end], block)
             try:
                 on_message(arrival)
-            except Exception as error:  # it would end the reading
+            except Exception as error:  # an error would end the reading
                 self._handlers = asyncio.ensure_future(self._error_cb(error))
             begin = end + _LINE_END_BYTES
         return data[begin:] if begin else data
@@ -273,7 +273,7 @@ class NatsClient(Client):
         elif sid in self._subs:
             try:
                 on_message(WireMessage(decode_text(subject), decode_text(reply), data, headers))
-            except Exception as error:  # it would end the reading
+            except Exception as error:  # an error would end the reading
                 await self._error_cb(error)
 
     async def flush(self, timeout: int = 10) -> None:
@@ -315,24 +315,24 @@ class NatsClient(Client):
         self._dropped_by.discard(self.trying)
 
     def _explained(self, error: BaseException) -> BaseException:
-        """Return the error to raise for `error`, which ended a try to connect: a more precise error if there is one."""
+        """Return the error to raise after `error` ended a try to connect: a more precise error, or `error`."""
         first = bool(self.options["tls_handshake_first"])
         if isinstance(error, ConnectionError) and self._greeted:
             self._dropped_by.add(self.trying)
         hung_up = isinstance(error, ConnectionError) or _HUNG_UP in str(error)
-        # The server closes the connection after it has read the certificate, and its alert may be lost with unread
-        # data. A server that stops at that moment looks the same at the first try, but not at the second.
+        # A server that refuses the certificate closes the connection, and its alert may be lost with unread data. A
+        # server that stops at the same time has the same effect, but only at the first try.
         if hung_up and (first if not self._greeted else self._asked_for_certificate):
             if self.trying in self._hung_up:
                 return TlsRequiredError(
-                    f"{self.trying} hangs up after the TLS handshake: it may refuse the client certificate; check "
-                    "POINTSMAN_TLS_CERT, and the broker's log"
+                    f"{self.trying} hangs up after the TLS handshake, so the server may refuse the client certificate; "
+                    "check POINTSMAN_TLS_CERT, and the broker's log"
                 )
             self._hung_up.add(self.trying)
         if not self._greeted and (isinstance(error, TimeoutError) or "empty response" in str(error)):
             hint = "has no handshake_first, unset" if first else "has handshake_first, set"
             return nats.errors.Error(
-                f"{self.trying} sent no first line of a NATS server; if it {hint} POINTSMAN_TLS_HANDSHAKE_FIRST"
+                f"{self.trying} sent no first line of a NATS server; if the server {hint} POINTSMAN_TLS_HANDSHAKE_FIRST"
             )
         return error
 
@@ -358,8 +358,8 @@ class NatsClient(Client):
     async def _hear_refusal(self) -> None:
         """Raise the error that a server at its limit of connections writes after its first line.
 
-        Such a server closes the connection at once. Writing from this side then fails, and asyncio stops reading: at
-        the first try the server's error may be lost, so a later try waits for it.
+        Such a server closes the connection at once. A write from this side then fails, and asyncio stops reading. So
+        the server's error may be lost at the first try, and a later try waits for the error.
 
         Raises:
             Error: The server sent an error.
@@ -370,9 +370,9 @@ class NatsClient(Client):
             raise nats.errors.Error(f"nats: {said[1].decode('utf-8', 'replace')}")
 
     def _require_tls(self, info: dict[str, Any]) -> None:
-        """Raise an error if TLS is demanded, and the next command, which contains the login, would not be encrypted.
+        """Raise an error if TLS is required and the next command, which contains the login, would not be encrypted.
 
-        A server with `allow_non_tls` reports TLS as available, not as required; nats-py checks only the second.
+        A server with `allow_non_tls` reports TLS as available, not as required. nats-py checks only for required TLS.
 
         Raises:
             TlsRequiredError: The server offers no TLS, or requires a client certificate that is not configured.
@@ -383,14 +383,14 @@ class NatsClient(Client):
         offered = info.get("tls_required") or info.get("tls_available")
         if self._demands_tls and not offered:
             raise TlsRequiredError(
-                f"{self.trying} offers no TLS, which tls:// or a POINTSMAN_TLS setting demands; no login was sent"
+                f"{self.trying} offers no TLS, which tls:// or a POINTSMAN_TLS setting requires; no login was sent"
             )
         if self._demands_tls:
             info["tls_required"] = True
         self._asked_for_certificate = bool(info.get("tls_required") and info.get("tls_verify"))
         if self._asked_for_certificate and not self._has_certificate:
             raise TlsRequiredError(
-                f"{self.trying} asks for a client certificate: set POINTSMAN_TLS_CERT and POINTSMAN_TLS_KEY"
+                f"{self.trying} requires a client certificate: set POINTSMAN_TLS_CERT and POINTSMAN_TLS_KEY"
             )
 
     def _connect_command(self) -> bytes:
@@ -430,9 +430,9 @@ class NatsClient(Client):
 
 
 class _Tcp(TcpTransport):
-    """A TCP transport on which writing to a closed connection is a `ConnectionError`, as nats-py expects.
+    """A TCP transport that raises `ConnectionError` on a write to a closed connection, as nats-py expects.
 
-    uvloop raises `RuntimeError`, which permanently ends nats-py's reconnecting and makes its closing fail.
+    uvloop raises `RuntimeError`. After a `RuntimeError`, nats-py stops reconnecting permanently and fails to close.
     """
 
     def __init__(self, take: Callable[[bytes], bytes]) -> None:
@@ -453,7 +453,7 @@ class _Tcp(TcpTransport):
 
     @property
     def unread(self) -> bytes:
-        """Return the bytes that were received and are still unread."""
+        """Return the bytes that have arrived and are still unread."""
         reader = self._io_reader
         return bytes(reader._buffer) if isinstance(reader, _Reader) else b""
 
@@ -465,7 +465,7 @@ class _Tcp(TcpTransport):
 
     async def connect_tls(self, uri: Any, ssl_context: ssl.SSLContext, buffer_size: int, connect_timeout: int) -> None:
         writer = self._io_writer
-        assert writer is not None, "connect comes first"
+        assert writer is not None, "call `connect` before `connect_tls`"
         reader = _Reader(self._on_data, buffer_size)
         protocol = asyncio.StreamReaderProtocol(reader)
         protocol._over_ssl = True  # type: ignore[attr-defined]  # otherwise asyncio warns at the end of a stream
@@ -474,7 +474,7 @@ class _Tcp(TcpTransport):
             host = uri if isinstance(uri, str) else uri.hostname
             transport = await loop.start_tls(writer.transport, protocol, ssl_context, server_hostname=host)
         if transport is None:
-            raise ConnectionResetError("the server left during the TLS handshake")
+            raise ConnectionResetError("the server closed the connection during the TLS handshake")
         reader.set_transport(transport)
         self._io_reader, self._io_writer = reader, asyncio.StreamWriter(transport, protocol, reader, loop)
 
@@ -494,8 +494,8 @@ class _Tcp(TcpTransport):
 class _WebSocket(WebSocketTransport):
     """A WebSocket transport that connects within a bounded time.
 
-    nats-py passes its bound to aiohttp as the time of the closing handshake, in a form that aiohttp warns about. A
-    server that accepts the connection and stays silent would block the client for minutes.
+    nats-py passes its time limit to aiohttp as the limit of the closing handshake, in a form for which aiohttp logs a
+    warning. A server that accepts the connection and then sends nothing would block the client for minutes.
     """
 
     async def connect(self, uri: Any, buffer_size: int, connect_timeout: int) -> None:
@@ -515,7 +515,7 @@ class _WebSocket(WebSocketTransport):
 
 
 class _Reader(asyncio.StreamReader):
-    """A stream reader that keeps only the bytes that `take` returns."""
+    """A stream reader that buffers only the bytes that `take` returns."""
 
     def __init__(self, take: Callable[[bytes], bytes], limit: int) -> None:
         super().__init__(limit)
@@ -554,15 +554,15 @@ def _ignored(refusal: Refusal) -> None:
 
 
 async def _no_callback(message: Msg) -> None:
-    """Do nothing: `NatsClient.subscribe_raw` takes each message before nats-py would call this."""
+    """Do nothing, because `NatsClient.subscribe_raw` takes each message before nats-py calls this function."""
 
 
 async def _cancellable(work: Awaitable[_Result]) -> _Result:
     """Await `work`, and raise a cancellation that `work` swallowed.
 
-    Before Python 3.12 `asyncio.wait_for`, which nats-py uses, returns the result if the result arrives in the same turn
-    of the loop as the cancellation. nats-py also drops a cancellation that arrives while it waits for its flusher. A
-    time-out around the call would then never end the call.
+    nats-py uses `asyncio.wait_for`. Before Python 3.12, `wait_for` returns the result if the result arrives in the same
+    turn of the loop as the cancellation. nats-py also drops a cancellation that arrives while nats-py waits for its
+    flusher. A time-out around the call would then never end the call.
 
     Args:
         work: The call to nats-py.

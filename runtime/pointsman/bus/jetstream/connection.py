@@ -1,6 +1,6 @@
 """Open the connection to the broker, restore it after each loss, and close it within a bounded time.
 
-Reconnecting has no time limit. A request waits while the connection is down; see `request_reply`.
+The tries to reconnect have no time limit. A request waits while the connection is down; see `request_reply`.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ _PASSING_STATUSES = (408, 425, 429)  # HTTP statuses after which a later try may
 _OPTIONAL_HINT = (
     "the process uses the streams and consumers that exist; POINTSMAN_PROVISION=false saves the request that is refused"
 )
-_MAX_REPORTED = 100  # refused subjects to log, each of them once
-_LATE_REFUSAL_S = 5.0  # seconds by which the refusal of an abandoned request has arrived
+_MAX_REPORTED = 100  # maximum number of refused subjects in the log, each of them once
+_LATE_REFUSAL_S = 5.0  # seconds in which the refusal of an abandoned request arrives
 _CLOSE_TIMEOUT_S = 0.25  # seconds; a silent socket must not delay the exit of a process
 _PING_INTERVAL_S = 2.0  # seconds; after three pings without an answer (4 to 6 s), a half-open connection is closed
 
 
 class NatsConnection:
-    """One connection to a NATS server or cluster, over `client`; the broker's monitoring shows it as `name`.
+    """One connection to a NATS server or cluster, over `client`. The broker's monitoring shows its name, `name`.
 
-    `on_lost` and all `listeners` are called when the connection is lost, and `on_restored` when it is restored.
+    `on_lost` and all `listeners` are called when the connection is lost, `on_restored` when the connection is restored.
     `on_no_responders` is called with each subject of a request that has no subscriber.
     """
 
@@ -77,10 +77,10 @@ class NatsConnection:
         self._broker_restarted = asyncio.Event()
         self._opening: asyncio.Future[None] | None = None
         self._login = "a client without a login"
-        self._faults: dict[str, str] = {}  # by server, since the last connection; empty for a transient fault
+        self._faults: dict[str, str] = {}  # by server, since the last connection; an empty text for a transient fault
         self._reason = ""
-        self._reasons: set[str] = set()  # logged since the last connection
-        self._reported: set[tuple[bool, str, str]] = set()  # True if optional, and the kind of the refusal
+        self._reasons: set[str] = set()  # the reasons logged since the last connection
+        self._reported: set[tuple[bool, str, str]] = set()  # by refusal: True if optional, and the kind of the refusal
         self._optional: Counter[str] = Counter()  # prefixes of the subjects of optional requests
         self.listeners: set[Callable[[], None]] = set()
         self.refusal_listeners: set[Callable[[Refusal, PermissionDeniedError], None]] = set()
@@ -94,11 +94,11 @@ class NatsConnection:
         return self._requests.closed
 
     async def open(self, wait: float | None) -> None:
-        """Connect for the first time, trying for `wait` seconds, or for ever.
+        """Connect for the first time. Try for `wait` seconds; None means without a limit.
 
         Raises:
-            BusUnavailableError: no connection within `wait` seconds.
-            ConfigurationError: a file that a setting names cannot be used, a package is missing, the broker refuses the
+            BusUnavailableError: The broker accepted no connection within `wait` seconds.
+            ConfigurationError: A file that a setting names cannot be used, a package is missing, the broker refuses the
                 login, TLS fails, or the URL cannot be read.
         """
         settings = self._settings
@@ -157,20 +157,20 @@ class NatsConnection:
         _log.info("bus_connected", server=settings.servers, client=self._name)
 
     async def _subscribe_replies(self) -> None:
-        """Subscribe to the replies. The broker refuses a subscription before it answers the flush."""
+        """Subscribe to the replies, and flush. A refusal of the subscription arrives before the answer to the flush."""
         await self.subscribe(self._requests.replies.subject, self._requests.replies.on_message)
         await self.flush_client()
         if self._requests.denied is not None:
             raise self._requests.denied
 
     async def restarted(self, seen: int) -> None:
-        """Return when `restarts` is more than `seen`."""
+        """Return when `restarts` is greater than `seen`."""
         while self.restarts <= seen:
             self._broker_restarted.clear()
             await self._broker_restarted.wait()
 
     async def send(self, subject: str, body: bytes = b"", *, reply: str = "", headers: bytes = b"") -> None:
-        """Send a message; drop it if the buffer for a lost connection is full, because callers detect the loss."""
+        """Send a message. If the buffer of a lost connection is full, drop the message: callers detect the loss."""
         try:
             self.client.publish_raw(subject, reply, headers, body)
             if self.client.is_full:
@@ -179,11 +179,11 @@ class NatsConnection:
             return
 
     async def subscribe(self, subject: str, on_message: Callable[[WireMessage], None]) -> BusSubscription:
-        """Call `on_message` for every message when it is read. Raise `BusUnavailableError` if that fails."""
+        """Call `on_message` for every message when the message is read. A failure raises `BusUnavailableError`."""
         try:
             return await self.client.subscribe_raw(subject, on_message)
         except CLIENT_ERRORS as error:
-            raise BusUnavailableError(f"cannot listen on {subject}: {error}") from error
+            raise BusUnavailableError(f"cannot subscribe to {subject}: {error}") from error
 
     def reject_requests(self) -> None:
         """Reject new requests, because the connection will be closed."""
@@ -207,7 +207,7 @@ class NatsConnection:
 
     @contextmanager
     def optional_requests(self, *prefixes: str) -> Iterator[None]:
-        """Log the refusal of a subject with one of `prefixes` as information, because the request is optional.
+        """Log the refusal of a subject with one of `prefixes` at level info, because the request is optional.
 
         Args:
             *prefixes: The subjects of requests, or the beginnings of subjects.
@@ -227,7 +227,7 @@ class NatsConnection:
         return any(count > 0 and refusal.subject.startswith(prefix) for prefix, count in self._optional.items())
 
     def _on_refusal(self, refusal: Refusal) -> None:
-        """Fail the requests that the refusal leaves without an answer, and log the refusal once."""
+        """Fail the requests that get no answer because of the refusal, and log the refusal once."""
         error = PermissionDeniedError(
             f"{self._settings.servers} refuses {self._login}: {refusal.said}; {_advice(refusal, self._settings)}"
         )
@@ -252,7 +252,7 @@ class NatsConnection:
         away = self._opening is not None or not self.connected
         fault = self._fault_of(error) if away else ""
         reason = fault or str(error) or type(error).__name__
-        # One line per reason: a broker that is down gives the same reason twice a second.
+        # Log each reason once, because a broker that is down causes the same error twice a second.
         if reason not in self._reasons:
             self._reasons.add(reason)
             self._report(reason, fault)
@@ -272,8 +272,8 @@ class NatsConnection:
     def _judge(self, fault: str) -> None:
         """Record the result of a try at one server.
 
-        Fail all requests that wait for the connection if every server was tried, and the fault of one server is
-        permanent.
+        If every server was tried, and the fault of one of the servers is permanent, fail all requests that wait for the
+        connection.
         """
         self._faults[self.client.trying] = fault
         found = next(filter(None, self._faults.values()), "")
@@ -285,7 +285,7 @@ class NatsConnection:
             self._opening.set_exception(ConfigurationError(found))
 
     def _fault_of(self, error: Exception) -> str:
-        """Return the fault if it is permanent (a refused login, failing TLS); empty for another error."""
+        """Return the fault if the fault is permanent, such as a refused login or a TLS failure; otherwise empty."""
         server = self.client.trying
         if isinstance(error, TlsRequiredError):
             return str(error)
@@ -307,7 +307,7 @@ class NatsConnection:
         self._on_lost()
         if not self.closed:
             _log.warning("bus_disconnected", reason=self._reason or None)
-        self._requests.disconnected()  # no reply will arrive; waiting would delay the recovery
+        self._requests.disconnected()  # no reply will arrive, so a wait would only delay the recovery
         for listener in list(self.listeners):
             listener()
 

@@ -1,7 +1,7 @@
 """Read a NATS credentials file, and sign the server's nonce with the key in the file.
 
-A credentials file holds a user's JWT and the seed of the user's Ed25519 key. nats-py signs with the package `nkeys`,
-which has no wheel; `cryptography` has a wheel.
+A credentials file contains a user's JWT and the seed of the user's Ed25519 key. nats-py signs with the package `nkeys`,
+which has no wheel. This module signs with `cryptography`, which has a wheel.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Credentials:
 
 
 class CredentialsFile:
-    """A credentials file, read again at each connection, so that renewed credentials need no restart.
+    """A credentials file. The file is read again at each connection, so renewed credentials need no restart.
 
     Args:
         path: The file; `~` stands for the home directory.
@@ -56,7 +56,7 @@ class CredentialsFile:
         return self._latest.name or self._latest.key.public
 
     def jwt(self) -> bytearray:
-        """Read the file and return the JWT, for `CONNECT`. If the file cannot be used, the last JWT stays in use."""
+        """Read the file, and return the JWT for `CONNECT`. If the file cannot be used, return the last JWT."""
         try:
             self._latest = _load(self._path)
         except ConfigurationError as error:

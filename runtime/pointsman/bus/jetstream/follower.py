@@ -1,4 +1,4 @@
-"""Follow a stream: yield the stored messages of a filter, then each new message. Lost connections leave no gap."""
+"""Follow a stream: yield the stored messages of a filter, then each new message. A lost connection causes no gap."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ __all__ = ["Follower", "merge_followers"]
 _log = structlog.get_logger(__name__)
 
 _RETRY_PAUSE_S = 0.5  # seconds before a failed request is repeated
-_MERGE_WAIT_S = 1.0  # seconds to wait for a stored message that its consumer has not delivered yet
+_MERGE_WAIT_S = 1.0  # seconds to wait for a stored message that the consumer has not delivered yet
 
 
 class Follower:
-    """The messages of one filter of a stream, from consumers that replace each other.
+    """The messages of one filter of a stream. A new consumer replaces each lost consumer.
 
     Attributes:
         stream: The name of the stream.
         subject: The filter.
-        after: The sequence of the last message, or the sequence after which the first message is expected.
+        after: The sequence of the last yielded message; before the first message, the sequence to begin after.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Follower:
 
     @property
     def has_arrived(self) -> bool:
-        """Return True if a message has arrived and was not yielded yet."""
+        """Return True if a message has arrived that was not yielded yet."""
         return self._push is not None and bool(self._push.buffer)
 
     @property
@@ -60,9 +60,9 @@ class Follower:
     async def messages(self) -> AsyncGenerator[StoredMessage, None]:
         """Yield the messages in the order of their sequences.
 
-        A consumer that replaces another begins with the last message. If the stream ends before that message, or holds
-        a younger message in its place, the stream was created again or has lost its end. Then the next message is the
-        first message that is younger than the last message.
+        A replacement consumer begins with the last yielded message. If the stream ends before the last yielded message,
+        or has a younger message at its sequence, the stream was created again or has lost its end. Then the iterator
+        continues with the first message that is younger than the last yielded message.
 
         Yields:
             The stored messages, then each new message.
@@ -97,11 +97,11 @@ class Follower:
     async def _create(self, push: PushConsumer) -> datetime:
         """Create the consumer.
 
-        The broker does not report a start after the end of the stream. So a consumer that replaces another compares the
-        newest message with the last message.
+        The broker does not report a start after the end of the stream. So before a replacement consumer is created, the
+        newest message of the stream is compared with the last yielded message.
 
         Returns:
-            The time of the last message.
+            The time of the last yielded message; before the first message, the time of the creation.
         """
         if self._known_at is None:
             answer = await self._create_with_retry(
@@ -119,7 +119,10 @@ class Follower:
         return self._known_at
 
     async def _has_last_message(self, known_at: datetime) -> bool:
-        """Return True if the stream reaches the last message. A wrong False does no harm: times select the messages."""
+        """Return True if the stream contains the last yielded message.
+
+        A wrong False causes no error, because `messages` then selects messages by their times.
+        """
         try:
             newest = await self._read_last(self.stream, self.subject)
         except PeerError:  # the stream or its servers are missing
@@ -129,7 +132,7 @@ class Follower:
         return newest.sequence > self.after or newest.at <= known_at
 
     def _restart(self) -> None:
-        """Begin again with the first message that is younger than the last message."""
+        """Begin again with the first message that is younger than the last yielded message."""
         self.after, self._lost_at = 0, self._known_at
 
     async def _create_with_retry(self, push: PushConsumer, **start: Any) -> dict[str, Any]:
@@ -142,13 +145,13 @@ class Follower:
                 if not (code := error_code(answer)):
                     return answer
                 refusal = with_advice(error_text(answer), code)
-                if code != NO_STREAM_CODE:  # a lost stream is created again; any other refusal may be permanent
+                if code != NO_STREAM_CODE:  # a lost stream will be created again; any other refusal may be permanent
                     report = _log.error
             except BusUnavailableError as error:
                 if self._bus.closed:
                     raise
                 refusal = str(error)
-            if refusal != reason and self._bus.connected:  # a lost connection has its own log line
+            if refusal != reason and self._bus.connected:  # a lost connection is logged by `connection`
                 reason = refusal
                 report(
                     "follow_retrying",
@@ -165,12 +168,12 @@ async def merge_followers(
 ) -> AsyncGenerator[StoredMessage, None]:
     """Yield the messages of several filters of one stream in the order of their sequences.
 
-    The consumers deliver independently. So before a message is yielded, `last` reads the newest message of each filter
-    whose consumer has delivered nothing yet. That consumer may still deliver an older message.
+    The consumers deliver independently, so an idle consumer may deliver an older message later. Before a message is
+    yielded, `last` reads the newest message of the filter of each idle consumer.
 
     Args:
         followers: One follower for each filter.
-        last: Returns the newest message of a filter of a stream.
+        last: Function that returns the newest message of a filter of a stream.
 
     Yields:
         The stored messages, then each new message.
@@ -224,7 +227,7 @@ async def _find_late(
         known = max(each.arrived_through for each in followers)
         try:
             newest = await last(follower.stream, follower.subject)
-        except BusUnavailableError:  # a possibly wrong order is better than no message
+        except BusUnavailableError:  # messages in a wrong order are better than no messages
             continue
         if newest is not None and newest.sequence > follower.arrived_through:
             return number

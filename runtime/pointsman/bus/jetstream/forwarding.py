@@ -1,8 +1,8 @@
-"""Forward deliveries between connections over core NATS; the last receiver settles the delivery.
+"""Forward deliveries between connections over core NATS. The last receiver settles the delivery.
 
-The message is forwarded unchanged. Its reply subject, which settles the delivery from any connection, is appended to an
-inbox of the sender. If there is no receiver, the server reports that to this inbox at once; the inbox's subject then
-contains the reply subject of the delivery to return.
+The message is forwarded unchanged. Any connection can settle the delivery by its reply subject, so the reply subject is
+appended to the subject of an inbox of the sender. If the receiver does not exist, the server reports this at once to
+the inbox. The sender then returns the delivery by the reply subject in the subject of the report.
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ __all__ = ["Forwarder"]
 _log = structlog.get_logger(__name__)
 
 _ACK_PREFIX = "$JS.ACK."
-_RETRY_DELAY_S = 0.5  # seconds before the redelivery of a message if its body is unavailable now
+_RETRY_DELAY_S = 0.5  # seconds before the redelivery of a message whose body is unavailable now
 
 
 class Forwarder:
-    """Forwards and receives deliveries for one connection, which must receive before it forwards.
+    """Forwards and receives deliveries for one connection. Call `receive` before `forward`.
 
-    An absent receiver is not tried again for `absence` seconds. `whole` fetches a body that is stored separately.
+    After a receiver was absent, `forward` does not try the receiver for `absence` seconds. `whole` fetches a body that
+    is stored separately.
     """
 
     def __init__(
@@ -46,11 +47,11 @@ class Forwarder:
         self._unsynced = f".{Subjects(namespace).handoff_stream}."  # exists only if the broker need not sync handoffs
         self._inbox = bus.new_inbox()
         self._subscription: BusSubscription | None = None
-        self._absent: dict[str, float] = {}  # end of the pause, by receiver
+        self._absent: dict[str, float] = {}  # by receiver: the time until which `forward` does not try the receiver
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def forward(self, name: str, message: WireMessage) -> bool:
-        """Return True if the delivery was sent to the receiver `name`; if False, the caller still has to settle it."""
+        """Return True if the delivery was sent to the receiver `name`. After False, the caller must settle it."""
         away = not self._bus.connected or self._subscription is None
         if away or self._absent.get(name, 0.0) > asyncio.get_running_loop().time():
             return False
@@ -101,7 +102,7 @@ class Forwarder:
             on_delivery(delivery)
 
     def _on_no_responders(self, message: WireMessage) -> None:
-        """Return a delivery that had no receiver: the server reports this with status 503."""
+        """Return a delivery to its consumer, because the server reports with status 503 that the receiver is absent."""
         if not message.status.startswith("503"):
             return
         name, _, settles = message.subject.removeprefix(f"{self._inbox}.").partition(".")
@@ -109,7 +110,7 @@ class Forwarder:
         self._run_in_background(self._delivery(WireMessage(message.subject, settles, b"")).nak())
 
     def _delivery(self, message: WireMessage) -> PullDelivery:
-        """Return the delivery, bound to the current start of the broker: core NATS keeps nothing over a restart."""
+        """Return the delivery, which is from the current start of the broker, because core NATS stores no messages."""
         return PullDelivery(self._bus, message, self._bus.restarts if self._unsynced in message.reply else None)
 
     def _run_in_background(self, work: Awaitable[None]) -> None:

@@ -27,7 +27,7 @@ class _Reader(Protocol):
 
 
 async def ensure_bucket(bus: Connection, bucket: str, *, replicas: int, max_bytes: int | None) -> None:
-    """Create the stream of `bucket`, unless it exists.
+    """Create the stream of `bucket` if the stream does not exist.
 
     Raises:
         ConfigurationError: The broker refuses to create the stream.
@@ -51,12 +51,12 @@ async def ensure_bucket(bus: Connection, bucket: str, *, replicas: int, max_byte
     if (code := error_code(answer)) and code != STREAM_EXISTS_CODE:
         raise ConfigurationError(
             f"the bucket {bucket} cannot be made: {error_text(answer)}; allow the user to create the stream {name}, or "
-            "create it with an account that may"
+            "create the stream with another user"
         )
 
 
 class KeyValueBucket:
-    """The bucket `bucket`, which exists: the keys of `group`, or the keys without a group."""
+    """The keys of `group` in an existing bucket. With an empty `group`, the keys without a group."""
 
     def __init__(self, writer: _Writer, reader: _Reader, bucket: str, group: str = "") -> None:
         self._writer = writer

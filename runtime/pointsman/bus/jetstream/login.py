@@ -1,4 +1,4 @@
-"""Choose the user, password and token for `CONNECT`: from the settings, otherwise from a URL."""
+"""Choose the user, password and token for `CONNECT`. The settings take precedence over the URL of a server."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ __all__ = ["ANONYMOUS_USER", "Address", "Login", "addresses", "user_name"]
 
 
 ANONYMOUS_USER = "anonymous"
-"""The user in subjects if neither the login nor the operating system has a name."""
+"""The user in subjects if the login and the operating system have no name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A server's URL without its login, and the login of the URL, decoded once: `%40` is an `@`."""
+    """A server's URL without its login, and the login of the URL. The login is decoded once, so `%40` is an `@`."""
 
     url: str
     user: str | None = None
@@ -30,7 +30,7 @@ class Address:
 
     @property
     def has_login(self) -> bool:
-        """Return True if the URL named a user or a token."""
+        """Return True if the URL contained a user or a token."""
         return self.user is not None or self.token is not None
 
 
@@ -54,7 +54,7 @@ def _address(url: str) -> Address:
 class Login:
     """The login of a process at every server of its broker.
 
-    A server that the cluster names, and whose URL has no login, gets the first login of the URLs.
+    The first login of the URLs is used at each server that the cluster announces without a login.
 
     Raises:
         ConfigurationError: The credentials file cannot be used, or a package that a setting needs is missing.
@@ -89,7 +89,7 @@ class Login:
         return self.credentials.user if self.credentials is not None else self.at("").user
 
     def __str__(self) -> str:
-        """Describe the user without a secret, for messages."""
+        """Describe the user for messages, without a secret."""
         settings, login = self._settings, self.at("")
         if self.credentials is not None:
             return f"user {self.credentials.user!r} of {settings.credentials}"
@@ -100,7 +100,7 @@ class Login:
         if settings.tls_cert is not None:
             return f"the user of the client certificate {settings.tls_cert}"
         if settings.password is not None:
-            return "a client without a login; POINTSMAN_PASSWORD counts only together with POINTSMAN_USER"
+            return "a client without a login; POINTSMAN_PASSWORD is a login only together with POINTSMAN_USER"
         if settings.user is not None:
             return "a client without a login; POINTSMAN_USER is a login only together with POINTSMAN_PASSWORD"
         return "a client without a login"
@@ -109,20 +109,20 @@ class Login:
 def user_name(settings: Settings) -> str:
     """Return the name of the user in the subjects of requests and controls.
 
-    A grant of the broker allows a user only the subjects with its own name.
+    The broker's permissions of a user include only the subjects with the name of this user.
 
     Args:
         settings: The settings.
 
     Returns:
-        The user of the login at the broker, if its name is a token of a subject; else the user of the operating system
-        as a token; else `anonymous`.
+        The name of the user of the login, if this name is a token of a subject. Otherwise the user of the operating
+        system, as a token. Without such a user, `anonymous`.
     """
     if (name := Login(settings).user) is not None and is_token(name):
         return name
     try:
         return as_token(getpass.getuser())
-    except (KeyError, OSError):  # in a container, a user may have a number and no name
+    except (KeyError, OSError):  # in a container, a user may have only a number
         return ANONYMOUS_USER
 
 

@@ -23,7 +23,7 @@ _SAMPLED_FLAG: Final = 0x01
 
 
 def is_sampled(headers: Mapping[str, str]) -> bool:
-    """Return True if the message belongs to a sampled trace: the last flag of its `traceparent` is set."""
+    """Return True if the message belongs to a sampled trace, because the last flag of its `traceparent` is set."""
     flags = headers.get("traceparent", "")[-2:]
     try:
         return bool(int(flags, 16) & _SAMPLED_FLAG)
@@ -32,7 +32,7 @@ def is_sampled(headers: Mapping[str, str]) -> bool:
 
 
 def parse_hop(told: bytes) -> TraceHop | None:
-    """Return one server's trace event for one message; None if `told` cannot be parsed or has no known step."""
+    """Parse one server's trace event for one message. Return None if `told` is not a trace event with a known step."""
     try:
         account: dict[str, Any] = from_json(told)
         steps = tuple(_parse_steps(account["events"]))

@@ -1,6 +1,7 @@
 """Build the answers of a service by the NATS micro protocol (ADR-32). Times in the answers are in nanoseconds.
 
-An agent is discovered and counted by this protocol, and receives its work from a durable consumer of JetStream.
+Clients use this protocol to discover agents and to read their counters. An agent receives its work from a durable
+consumer of JetStream, not by this protocol.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _VERBS = ("PING", "INFO", "STATS")
 
 
 def micro_subjects(service: Service) -> list[tuple[str, str]]:
-    """Return the subjects of `service`, each with its verb: of all services, of its name, and of its instance."""
+    """Return pairs of a subject and a verb. A subject is for all services, the name of `service`, or its instance."""
     name, instance = token(service.name, "service"), token(service.id, "instance")
     return [(f"$SRV.{verb}{scope}", verb) for verb in _VERBS for scope in ("", f".{name}", f".{name}.{instance}")]
 
@@ -33,8 +34,8 @@ def micro_answer(verb: str, service: Service, started: datetime) -> bytes:
         "metadata": {**service.metadata, "jetstream_filter": service.subject},
     }
     if verb == "INFO":
-        # An agent has no endpoint: its work comes from a durable consumer. A program that subscribes to an endpoint's
-        # subject would get each handoff a second time, outside of the queue.
+        # An agent has no endpoint, because its work comes from a durable consumer. A program that subscribed to the
+        # subject of an endpoint would receive each handoff a second time, outside of the queue.
         answer |= {"description": service.description, "endpoints": []}
     elif verb == "STATS":
         spent = int(service.processing_time * 1e9)

@@ -50,18 +50,18 @@ __all__ = [
 
 _Result = TypeVar("_Result")
 PendingCall: TypeAlias = Callable[[], Coroutine[Any, Any, _Result]]
-"""A call that waits for a running operation. A bare coroutine that is not awaited would make Python print a warning."""
+"""A call that waits for a running operation. A coroutine instead would cause a warning if it is not awaited."""
 
 _SCHEDULER_LINE = f"\r\n{SCHEDULER_HEADER}:".encode()
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 NO_MESSAGE_CODE, NO_STREAM_CODE, NO_CONSUMER_CODE = 10037, 10059, 10014
-CONSUMER_EXISTS_CODE = 10148  # a consumer of that name exists with a different configuration
-STREAM_EXISTS_CODE = 10058  # a stream of that name exists with a different configuration
+CONSUMER_EXISTS_CODE = 10148  # a consumer with the same name exists with a different configuration
+STREAM_EXISTS_CODE = 10058  # a stream with the same name exists with a different configuration
 NOT_DELETED_CODE = 10057  # an internal error; also the answer if the message to delete is missing
 WRONG_SEQUENCE_CODE = 10071  # the last sequence of the subject is not the expected sequence
 PENDING_WRITE_CODE = 10164  # a replicated stream is still writing a message of the subject; the write may fail
-NO_ROLLUP_CODE = 10111  # the stream accepts no message in place of others; reported as an internal error
+NO_ROLLUP_CODE = 10111  # the stream accepts no rollup; the API reports this as an internal error
 NO_SPACE_CODE = 10077  # the stream cannot store the message: the stream or its disk is full
 TOO_LARGE_CODES = frozenset({10054, 10097})
 
@@ -69,16 +69,16 @@ MAX_BYTES_REQUIRED_CODE = 10113  # the account requires a maximum size for each 
 
 ADVICE = {
     10002: "raise the limits of the account, or lower POINTSMAN_STREAM_BYTES and POINTSMAN_ARTIFACTS_BYTES",
-    10005: "POINTSMAN_REPLICAS needs as many servers with JetStream and room",
+    10005: "POINTSMAN_REPLICAS needs the same number of servers with JetStream and free storage",
     10026: "raise max_consumers of the account",
     10027: "raise max_streams of the account: a namespace needs nine",
     10028: "raise the limits of the account, or lower POINTSMAN_STREAM_BYTES and POINTSMAN_ARTIFACTS_BYTES",
     10039: "enable JetStream for the account of this user",
-    10047: "give the server, or the account, file storage; the sum of POINTSMAN_STREAM_BYTES must fit into it",
+    10047: "give the server, or the account, file storage for the sum of POINTSMAN_STREAM_BYTES",
     10074: "set POINTSMAN_REPLICAS=1 for a single server",
     10076: "start the server with -js, or a block `jetstream` in its configuration",
     MAX_BYTES_REQUIRED_CODE: "the account requires a maximum size: set POINTSMAN_STREAM_BYTES",
-    10122: "lower POINTSMAN_STREAM_BYTES and POINTSMAN_ARTIFACTS_BYTES to what the account allows for one stream",
+    10122: "lower POINTSMAN_STREAM_BYTES and POINTSMAN_ARTIFACTS_BYTES to the account's limit for one stream",
 }
 """Remedies for errors of the JetStream API, by error code."""
 
@@ -103,7 +103,7 @@ class WireMessage:
 
     @property
     def event_headers(self) -> dict[str, str]:
-        """Return the headers that the event was sent with."""
+        """Return the headers of the event, without the headers that the broker or the bus added."""
         return header_lines(self.block, _is_event_header) if self.block else {}
 
     @property
@@ -129,7 +129,7 @@ class BusSubscription(Protocol):
         """End the subscription."""
 
     async def drain(self) -> None:
-        """End the subscription after all messages that the broker has already sent, within a bounded time."""
+        """Receive the messages that the broker has sent, then end the subscription, within a bounded time."""
 
 
 class Connection(Protocol):
@@ -141,7 +141,7 @@ class Connection(Protocol):
     def closed(self) -> bool: ...
     @property
     def restarts(self) -> int:
-        """Return how often the connection was restored to a restarted or different server."""
+        """Return the number of reconnects to a restarted or a different server."""
         ...
 
     @property
@@ -183,11 +183,11 @@ class ForwardingConnection(Connection, Protocol):
         ...
 
     def optional_requests(self, *prefixes: str) -> AbstractContextManager[None]:
-        """Log the refusal of a subject with one of `prefixes` as information, within the context."""
+        """Log the refusal of a subject with one of `prefixes` at level info, while the context lasts."""
         ...
 
     async def flush(self) -> None:
-        """Return when the broker has received all that was sent, or the connection is lost."""
+        """Return when the broker has received all sent messages, or the connection is lost."""
         ...
 
 
@@ -209,27 +209,27 @@ class DeliveryInfo:
 
 
 def to_stored_message(message: WireMessage, meta: DeliveryInfo) -> StoredMessage:
-    """Return a delivered message as its stream stores it, with the event's own headers."""
+    """Return the stored message of a delivery, with only the headers of the event."""
     return StoredMessage(
         message.subject, message.data, message.event_headers, meta.sequence, meta.at, message.scheduled_by
     )
 
 
 def header_block(encoded: str) -> tuple[dict[str, str], str]:
-    """Return the event's own headers from the base64 of a header block, and the schedule that produced the message."""
+    """Decode a header block in base64. Return the event's headers, and the schedule that produced the message."""
     message = WireMessage("", "", b"", b64decode(encoded))
     return message.event_headers, message.scheduled_by
 
 
 def header_bytes(headers: Mapping[str, str]) -> bytes:
-    """Return the header block of names and values that `wire_headers` has checked; empty if there are no headers."""
+    """Return the header block for headers that `wire_headers` has checked; empty without headers."""
     if not headers:
         return b""
     lines = "\r\n".join(map(": ".join, headers.items()))
     return f"NATS/1.0\r\n{lines}\r\n\r\n".encode()
 
 
-@lru_cache(1024)  # a few dozen names are in use
+@lru_cache(1024)  # the events use a few dozen names
 def _is_name(name: str) -> bool:
     return " " not in name and "\t" not in name and name.isascii()
 
@@ -240,7 +240,7 @@ def _is_event_header(name: str) -> bool:
 
 
 def header_lines(block: bytes, wanted: Callable[[str], bool] = _is_name) -> dict[str, str]:
-    """Return the headers that are `wanted`. Skip the first line (the version) and lines other than `Name: value`."""
+    """Return the `wanted` headers. Skip the first line (the version) and lines without the form `Name: value`."""
     return {
         name: value.strip(" \t")
         for line in decode_text(block).split("\r\n")
@@ -253,7 +253,7 @@ def decode_text(data: bytes) -> str:
     """Decode a subject or headers.
 
     A byte that is not UTF-8 becomes a lone surrogate, which no valid text has. So two ids that differ in such a byte
-    stay different, and a reader of CloudEvents attributes refuses them.
+    stay different, and a reader of CloudEvents attributes refuses these ids.
 
     Args:
         data: The bytes from the wire.
@@ -265,7 +265,7 @@ def decode_text(data: bytes) -> str:
 
 
 def parse_time(text: str) -> datetime:
-    """Parse RFC 3339 as Go writes it, with up to nine digits of a second; Python keeps six."""
+    """Parse a time in the RFC 3339 form of Go, with up to nine digits of a second. Python keeps six digits."""
     seconds, _, fraction = text.removesuffix("Z").partition(".")
     return datetime.fromisoformat(f"{seconds}.{fraction[:6]:0<6}+00:00")
 
@@ -277,12 +277,12 @@ def error_code(answer: Mapping[str, Any]) -> int:
 
 
 def error_text(answer: Mapping[str, Any]) -> str:
-    """Return the broker's own text of the error in an answer."""
+    """Return the broker's text of the error in an answer."""
     return f"{answer['error'].get('description', 'no reason given')} ({error_code(answer)})"
 
 
 def with_advice(text: str, code: int) -> str:
-    """Return `text` with the remedy for the error `code` of the JetStream API, if there is a known remedy."""
+    """Return `text`, with the remedy for the error `code` of the JetStream API if `ADVICE` has a remedy."""
     return f"{text}; {ADVICE[code]}" if code in ADVICE else text
 
 

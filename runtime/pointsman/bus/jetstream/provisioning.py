@@ -26,17 +26,17 @@ __all__ = ["StreamProvisioner"]
 
 _log = structlog.get_logger(__name__)
 
-_DOMAIN_TIMEOUT_S = 5.0  # a leaf node tries once a second to reach its hub again
-_INCURABLE_TIMEOUT_S = 1.0  # a server may refuse a request just after its start, and accept the same request later
-_MISSING_TIMEOUT_S = 0.5  # short, because direct gets are answered even without a leader
+_DOMAIN_TIMEOUT_S = 5.0  # seconds; a leaf node tries once a second to reach its hub again
+_INCURABLE_TIMEOUT_S = 1.0  # seconds; a server may refuse a request just after its start, and later accept the request
+_MISSING_TIMEOUT_S = 0.5  # seconds; short, because the broker answers direct gets even without a leader
 _SETUP_TIMEOUT_S = 30.0  # seconds that `set_up` waits for a cluster to elect its leaders
 
 
 class StreamProvisioner:
-    """Creates and restores the streams of the namespace of `subjects`, at the broker of `connection`.
+    """Creates and restores the streams of the namespace of `subjects` over `connection`.
 
-    After `set_up`, `separate_handoffs` is True if handoffs have a separate stream. The broker may store this stream
-    without a sync to disk.
+    After `set_up`, `separate_handoffs` is True if handoffs have a separate stream, which the broker does not have to
+    sync to disk.
     """
 
     def __init__(self, connection: NatsConnection, subjects: Subjects, settings: Settings, clock: Clock) -> None:
@@ -58,7 +58,7 @@ class StreamProvisioner:
     async def set_up(self, *, create: bool) -> None:
         """Create or check the streams, as `ports.Bus` describes.
 
-        If the process has no permission to read the configuration of a stream, the existing streams are used unchanged.
+        Without permission to read the configuration of a stream, use the existing streams without changes.
         """
         if self._settings.provision:
             api = self._connection.api_subject
@@ -72,7 +72,7 @@ class StreamProvisioner:
         await self._use_existing()
 
     async def _use_existing(self) -> None:
-        """Use the existing streams. Only the stream of the cards is checked, because each process may read the cards.
+        """Use the existing streams. Check only the stream of the cards, because each process may read the cards.
 
         Raises:
             ConfigurationError: The broker does not have the stream of the cards.
@@ -86,7 +86,7 @@ class StreamProvisioner:
             try:
                 with self._connection.optional_requests(subject):
                     await self._connection.ask(subject)
-            except PermissionDeniedError:  # a missing stream fails the first request of this process
+            except PermissionDeniedError:  # if the stream is missing, the first request of this process fails
                 return
             except NoRespondersError:
                 if self._clock.monotonic() - began > _MISSING_TIMEOUT_S:
@@ -124,12 +124,12 @@ class StreamProvisioner:
                     raise
                 if reason != str(error):  # log each reason once
                     reason = str(error)
-                    hint = ADVICE.get(code, "the setup is tried again; check the broker with `pointsman doctor`")
+                    hint = ADVICE.get(code, "the setup is repeated; check the broker with `pointsman doctor`")
                     _log.warning("streams_not_ready", reason=reason, server=self._settings.servers, hint=hint)
                 await asyncio.sleep(RECONNECT_INTERVAL_S)
 
     def _fault_of(self, error: BusUnavailableError, waited: float) -> ConfigurationError | None:
-        """Return the error to raise after `waited` seconds; None if waiting can still resolve `error`."""
+        """Return the error to raise after `waited` seconds; None if `error` may still disappear."""
         where, domain = self._settings.servers, self._settings.jetstream_domain
         if domain is not None and isinstance(error, NoRespondersError) and waited > _DOMAIN_TIMEOUT_S:
             return ConfigurationError(
@@ -146,7 +146,7 @@ class StreamProvisioner:
         return None
 
     def on_no_responders(self, subject: str) -> None:
-        """Restore the streams if `subject` belongs to one of them. A request on `subject` had no subscriber."""
+        """Restore the streams if `subject` belongs to a stream. A request on `subject` had no subscriber."""
         if subject.startswith(tuple(self._unconsumed.values())):
             self.start_restore()
 
@@ -161,7 +161,7 @@ class StreamProvisioner:
         return True
 
     def start_restore(self) -> None:
-        """Start to restore the missing streams of `set_up`, which consumers, readers and dead letters need."""
+        """Start to restore missing streams of `set_up`, because consumers, readers and dead letters need them."""
         if self._created and not self._connection.closed and (self._restore_task is None or self._restore_task.done()):
             self._restore_task = asyncio.create_task(self._restore())
 

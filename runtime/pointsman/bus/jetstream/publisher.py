@@ -1,4 +1,4 @@
-"""Publish to streams: store a message once, at the expected sequence, or raise an error; report to the observer."""
+"""Publish to streams: store a message once at the expected sequence, or raise an error. Report to the observer."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ class _Connection(Protocol):
 class StreamPublisher:
     """Stores messages over a connection, and reports each message to `observer`.
 
-    The servers of the broker send trace events of sampled messages to the subject `hops`. An empty `hops` turns trace
-    events off.
+    The servers of the broker send trace events of sampled messages to the subject `hops`. With an empty `hops`, the
+    servers send no trace events.
     """
 
     def __init__(self, bus: _Connection, reader: StreamReader, clock: Clock, observer: BusObserver | None) -> None:
@@ -88,7 +88,7 @@ class StreamPublisher:
         if self.hops and is_sampled(wire):
             traced = {**wire, TRACE_DESTINATION_HEADER: self.hops}
             size = header_size(traced)
-            # The trace header must not make a publish fail.
+            # A publish must not fail because of the trace header.
             if size <= MAX_HEADER_BYTES and size + len(body) <= self._bus.max_payload:
                 wire = traced
         began = self._clock.monotonic()
@@ -131,12 +131,12 @@ class StreamPublisher:
         code = error_code(answer)
         if code == PENDING_WRITE_CODE and not await self._has_other_sequence(answer["stream"], subject, wire):
             raise PublishOutcomeUnknownError(
-                f"{subject} is refused because another message is not stored yet: {error_text(answer)}; try again"
+                f"{subject} is refused while another message is being stored: {error_text(answer)}; try again"
             )
         if code in (WRONG_SEQUENCE_CODE, PENDING_WRITE_CODE):
             raise ConflictError(
                 f"{subject} does not end at {wire.get(EXPECTED_SEQUENCE_HEADER)}: {error_text(answer)};"
-                " read it again, then decide"
+                " read the subject again"
             )
         if code in TOO_LARGE_CODES:
             raise OversizeEventError(f"the broker refuses {subject}: {error_text(answer)}")

@@ -26,24 +26,24 @@ __all__ = ["PullConsumer", "PullDelivery", "ack_waits", "durable_config"]
 
 _log = structlog.get_logger(__name__)
 
-_HOLD_S = 2.0  # seconds after which an untaken message is returned to the broker
-_MAX_WAITING_PULLS = 4096  # pull requests that may wait on one consumer: two for each process of an agent
-# Seconds a consumer must be unused before its ack deadline is shortened: processes that start together have all
-# requested their deadline within this time.
+_HOLD_S = 2.0  # seconds after which a message that was not taken returns to the broker
+_MAX_WAITING_PULLS = 4096  # pull requests that may wait at one consumer; each process of an agent needs two
+# Seconds for which a consumer must be unused before its ack deadline is shortened. Processes that start together have
+# all requested their deadlines within this time.
 _IDLE_CONSUMER_S = 1.0
-_ACK_WAITS_METADATA = "pointsman-ack-waits"  # in a consumer's metadata
+_ACK_WAITS_METADATA = "pointsman-ack-waits"  # a key in a consumer's metadata
 _ACK_WAIT_HINT = "the longest is used; set one POINTSMAN_ACK_WAIT for all processes of the consumer and restart them"
 _RETRY_PAUSE_S = 0.5  # seconds between two tries to open a consumer
 _ELECTION_S = 5.0  # seconds that a cluster takes to elect the leader of a consumer
-# A pull request that every consumer refuses, because its heartbeat is longer than the request: status 400. If there is
-# no consumer, the broker reports that the subject has no subscriber: status 503.
+# A pull request that every consumer refuses with status 400, because its heartbeat is as long as the request. If the
+# consumer does not exist, the broker answers with status 503, no subscriber.
 _INVALID_PULL = b'{"batch":1,"expires":1000000000,"idle_heartbeat":1000000000}'
 
 
 def durable_config(
     name: str, subject: str, ack_wait: float, max_in_flight: int, *, ranked: bool = False
 ) -> dict[str, Any]:
-    """Return the broker's configuration of a durable consumer of `subject`. Times are in nanoseconds."""
+    """Return the configuration of a durable consumer of `subject` for the broker. Times are in nanoseconds."""
     by_rank = {"priority_groups": [PRIORITY_GROUP], "priority_policy": "prioritized"} if ranked else {}
     return by_rank | {
         "durable_name": name,
@@ -60,7 +60,7 @@ def durable_config(
 
 
 def ack_waits(info: Mapping[str, Any]) -> set[int]:
-    """Return the ack deadlines, in nanoseconds, that the processes of the consumer requested, if they differ."""
+    """Return the ack deadlines in nanoseconds that processes requested; empty if all requested the same deadline."""
     return set(map(int, info.get("config", {}).get("metadata", {}).get(_ACK_WAITS_METADATA, "").split()))
 
 
@@ -69,11 +69,12 @@ class PullConsumer:
 
     `config` comes from `durable_config`; `whole` fetches a body that is stored separately.
 
-    `forgets`: after a restart the broker may have lost messages of this stream, and may give their sequences to other
-    messages. Deliveries from before a restart are then not settled: the broker redelivers them or has lost them.
+    With `forgets`, the broker may lose messages of this stream at a restart, and may give their sequences to other
+    messages. Deliveries from before a restart are then not settled, because the broker redelivers them or has lost
+    them.
 
-    `may_create` is False for a process that uses the consumer that exists. `has_replicas` returns True on a cluster,
-    which has no consumer while it elects a leader.
+    `may_create` is False for a process that uses the existing consumer. `has_replicas` returns True on a cluster. A
+    cluster has no consumer while the cluster elects the leader of the consumer.
     """
 
     def __init__(
@@ -91,8 +92,8 @@ class PullConsumer:
     ) -> None:
         self._may_create = may_create
         self._has_replicas = has_replicas
-        self._refusal = ""  # the broker's refusal to create the consumer
-        self._found = False  # True once the consumer was found without creating it
+        self._refusal = ""  # the broker's reason for not creating the consumer
+        self._found = False  # True once this process found an existing consumer
         self._rank = 0 if "priority_groups" in config else None
         self._handoffs_unsynced = forgets
         self._on_close = on_close
@@ -120,9 +121,9 @@ class PullConsumer:
         )
 
     async def open(self) -> None:
-        """Create the durable consumer if it is missing, and subscribe to a new inbox. Idempotent at the broker.
+        """Create a missing durable consumer, and subscribe to a new inbox. The call may be repeated.
 
-        A process that may not create consumers uses the consumer that exists.
+        A process that may not create consumers uses the existing consumer.
         """
         if self._may_create:
             await self._create()
@@ -161,7 +162,7 @@ class PullConsumer:
             raise ConfigurationError(with_advice(told, code))
 
     async def _find(self) -> None:
-        """Return if the consumer exists. A consumer refuses the request of this method, and so delivers nothing.
+        """Return if the consumer exists. This method sends a request that a consumer refuses without a delivery.
 
         Raises:
             ConfigurationError: The consumer does not exist, and did not exist before.
@@ -176,14 +177,14 @@ class PullConsumer:
             except NoRespondersError:
                 if self._found:
                     raise BusUnavailableError(
-                        f"{self._stream} has lost its consumer {self._name}; `pointsman provision` creates it"
+                        f"{self._stream} has lost its consumer {self._name}; run `pointsman provision`"
                     ) from None
                 if asyncio.get_running_loop().time() < until:
                     await asyncio.sleep(_RETRY_PAUSE_S)
                     continue
-                missing = f"{self._stream} has no consumer {self._name}; `pointsman provision` creates it"
+                missing = f"{self._stream} has no consumer {self._name}; run `pointsman provision`"
                 if self._refusal:
-                    raise PermissionDeniedError(f"{missing}, with a user that may: {self._refusal}") from None
+                    raise PermissionDeniedError(f"{missing} as a user with this permission: {self._refusal}") from None
                 raise ConfigurationError(missing) from None
             self._found = True
             return
@@ -191,12 +192,12 @@ class PullConsumer:
     async def _shared_config(self) -> dict[str, Any]:
         """Return a configuration with the longest ack deadline of all processes that share the consumer.
 
-        A process with a longer deadline reports its progress less often. With a shorter deadline, the broker would
-        start the work of this process a second time.
+        A process that requested a long deadline reports its progress rarely. If a shorter deadline applied, the broker
+        would redeliver a message that this process still works on.
 
         Returns:
-            The configuration of this process, with the longest deadline, and all deadlines in its metadata if they
-            differ.
+            The configuration of this process with the longest deadline. If the deadlines differ, the metadata contains
+            all deadlines.
         """
         mine = self._config["ack_wait"]
         for last in (False, True):
@@ -275,7 +276,7 @@ class PullConsumer:
         return PullDelivery(self._bus, pull.buffer.popleft(), pull.restarts if self._handoffs_unsynced else None)
 
     async def _resolve_bodies(self, taken: Sequence[PullDelivery]) -> list[PullDelivery]:
-        """Return the deliveries with their bodies. Return a delivery to the broker if its body is unavailable now."""
+        """Return the deliveries with their bodies. A delivery whose body is unavailable now returns to the broker."""
         complete: list[PullDelivery] = []
         try:
             for delivery in taken:
@@ -299,7 +300,7 @@ class PullConsumer:
         except (BusUnavailableError, ConfigurationError) as error:
             if self._bus.closed:
                 raise BusUnavailableError(f"the bus of the consumer {self._name} was closed") from error
-            if not self._lost_for and self._bus.connected:  # log once; a lost connection has its own log line
+            if not self._lost_for and self._bus.connected:  # log once; `connection` logs a lost connection
                 self._lost_for = reason
                 _log.warning("consumer_unavailable", consumer=self._name, stream=self._stream, reason=str(error))
             await asyncio.sleep(_RETRY_PAUSE_S)
@@ -308,7 +309,7 @@ class PullConsumer:
         self._lost_for = ""
 
     def _start_hold_timer(self) -> None:
-        """Start the timer that returns untaken messages, and closes the pull so that the broker sends no more."""
+        """Start the timer that returns untaken messages and closes the pull. The broker then sends no messages."""
         if not self._taking and self._hold is None:
             self._hold = asyncio.get_running_loop().call_later(_HOLD_S, self._release_buffer)
 
@@ -334,10 +335,11 @@ class PullConsumer:
 
 
 class PullDelivery:
-    """One delivery. To settle the delivery, send a message to its reply subject without waiting for an answer.
+    """One delivery. A message to its reply subject settles the delivery; the broker sends no answer.
 
-    With `since`, a delivery is neither settled nor forwarded after a restart of the broker (`restarts` differs from
-    `since`) or while the connection is down: the client would keep the message and send it to a restarted broker.
+    With `since`, a delivery is neither settled nor forwarded if `restarts` differs from `since`, because the broker has
+    restarted. The same is true while the connection is down, because the client would send the message to the broker
+    after the restart.
     """
 
     __slots__ = ("_arrival", "_bus", "_reply", "_since", "delivered", "message")

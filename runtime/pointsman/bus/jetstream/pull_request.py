@@ -1,4 +1,4 @@
-"""Pull messages with one long-lived request. Request more when half of the room is free, and never beyond the room."""
+"""Pull messages with one long-lived request. Request more when half of the room is free, at most as many as fit."""
 
 from __future__ import annotations
 
@@ -13,22 +13,23 @@ from pointsman.errors import PermissionDeniedError
 __all__ = ["CLOSED_REASON", "PRIORITY_GROUP", "PullRequest"]
 
 CLOSED_REASON = "closed"
-"""The reason of a pull that this process closed."""
+"""The value of `lost` after this process closed the pull."""
 PRIORITY_GROUP = "ranked"
 """The group of pulls that the broker serves by their rank."""
 
-_REQUEST_EXPIRY_S = 30.0  # seconds one pull request stays open at the broker
+_REQUEST_EXPIRY_S = 30.0  # seconds for which one pull request stays open at the broker
 # Seconds between heartbeats of an idle pull; after two missing heartbeats the pull is lost. When the leader node of a
-# consumer fails, the broker sends nothing to open pulls. With 2 s, work waits for 4 to 6 s; with 5 s, for 11 s.
+# consumer fails, the broker sends nothing to open pulls. With 2 s, messages wait for 4 to 6 s; with 5 s, for 11 s.
 _IDLE_HEARTBEAT_S = 2.0
 
 
 class PullRequest:
     """One inbox to which the broker delivers messages of a pull consumer, and the number of messages still to arrive.
 
-    `outstanding` falls with every message, and by the number that an expired pull request reports as undelivered. After
-    a lost connection, a change of the leader, or missing heartbeats, the count may be wrong. `lost` is set, a new inbox
-    replaces this inbox, and the broker drops the open requests of this inbox.
+    Each message decreases `outstanding` by one. An expired pull request reports its number of undelivered messages, and
+    decreases `outstanding` by this number. After a lost connection, a change of the leader, or missing heartbeats, the
+    count may be wrong. Then `lost` is set, a new inbox replaces this inbox, and the broker drops the open requests of
+    this inbox.
     """
 
     def __init__(self, bus: Connection, stream: str, consumer: str) -> None:
@@ -37,7 +38,7 @@ class PullRequest:
         self.outstanding = 0
         self.lost = ""
         self.denied: PermissionDeniedError | None = None
-        """Set when the broker refuses a permission of this consumer: to request, to receive, or to acknowledge."""
+        """Set when the broker refuses the permission to pull, to receive or to acknowledge."""
         self._bus = bus
         self._subject = bus.api_subject(f"CONSUMER.MSG.NEXT.{stream}.{consumer}")
         self._acknowledged = f".{stream}.{consumer}."
@@ -57,8 +58,8 @@ class PullRequest:
     async def refill(self, room: int, rank: int | None = None) -> None:
         """Request messages for the free part of `room`, if at least half of `room` is free.
 
-        So one request brings many messages. A ranked consumer accepts only requests with a `rank`, and other
-        consumers only requests without a rank.
+        A smaller request would deliver few messages. A ranked consumer accepts only requests with a `rank`, and another
+        consumer only requests without a `rank`.
         """
         outstanding = self.outstanding + len(self.buffer)
         if self.lost or 2 * outstanding > room or room == 0:
@@ -97,7 +98,7 @@ class PullRequest:
             self.mark_lost(refusal.said)
 
     async def close(self, *, drain: bool = False) -> None:
-        """Release the inbox. With `drain`, messages that the broker has already sent still arrive in the buffer."""
+        """Release the inbox. With `drain`, messages that the broker has sent still arrive in the buffer."""
         self._watchdog.cancel()
         self._bus.listeners.discard(self._on_disconnected)
         self._bus.refusal_listeners.discard(self._refused)

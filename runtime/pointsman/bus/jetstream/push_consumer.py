@@ -1,8 +1,9 @@
-"""Receive the messages of one filter from an ephemeral consumer, which delivers them to an inbox of this connection.
+"""Receive the messages of one filter from an ephemeral consumer, which delivers to an inbox of this connection.
 
-A permission can bind such a consumer: the subject of its creation ends with the filter, and its reader needs no other
-right than to acknowledge the flow control. A consumer with several filters has them in the body of its creation, and a
-pull consumer needs a right to pull that also holds for the consumers of others.
+A permission can limit a user to such consumers for certain filters, because the subject of the creation request ends
+with the filter. The user then only needs the permission to acknowledge the flow control. If a consumer has several
+filters, the filters are in the body of the request. A pull consumer needs the permission to pull, which would also
+include the consumers of other users.
 """
 
 from __future__ import annotations
@@ -29,28 +30,28 @@ from pointsman.ports.bus import StoredMessage
 
 __all__ = ["PushConsumer"]
 
-_IDLE_HEARTBEAT_S = 2.0  # seconds between heartbeats of an idle consumer; after two missing heartbeats it is lost
+_IDLE_HEARTBEAT_S = 2.0  # seconds between heartbeats of an idle consumer; two missing heartbeats mean a lost consumer
 _INACTIVE_THRESHOLD_S = 2.0  # seconds after which the broker deletes the consumer of an inbox without a subscription
-_MAX_BUFFERED = 256  # messages in the buffer above which the broker is not allowed to send more
-_MAX_BUFFERED_BYTES = 4 * 1024 * 1024  # the same, in bytes: the chunks of a file are large
+_MAX_BUFFERED = 256  # messages in the buffer above which the broker must not send more
+_MAX_BUFFERED_BYTES = 4 * 1024 * 1024  # bytes in the buffer above which the broker must not send more
 _STALLED_HEADER = "Nats-Consumer-Stalled"  # in a heartbeat: the subject of a flow control request without an answer
 _LAST_DELIVERY_HEADER = "Nats-Last-Consumer"  # in a heartbeat: the number of the newest delivery
-_NAME_PAUSE_S = 0.5  # seconds before names that other processes of the user have are tried again
-_CLOSED_REASON = "closed"  # nothing more arrives because the owner closed the consumer
+_NAME_PAUSE_S = 0.5  # seconds before a name is tried again that another process of the user has in use
+_CLOSED_REASON = "closed"  # the owner closed the consumer, so no more messages arrive
 
 
 class PushConsumer:
     """One consumer of the messages of `filter` in `stream`, and the buffer of messages that arrived.
 
-    The consumer counts its deliveries: a gap in the count sets `lost`, as a lost connection or silence do. The owner
-    then makes a new consumer, which begins after the last message of the owner.
+    A gap in the numbers of the deliveries, a lost connection or missing heartbeats set `lost`. The owner then makes a
+    new consumer, which begins after the last message that the owner received.
 
     Attributes:
         buffer: The messages that arrived, oldest first.
-        lost: The reason why nothing more arrives; empty while the consumer delivers.
+        lost: The reason why no more messages arrive; empty while the consumer delivers.
         denied: The refusal of a permission that the consumer needs.
-        left: The number of messages that the broker had stored and not delivered at the last delivery.
-        newest: The sequence of the newest message that arrived; 0 before the first.
+        left: The number of stored messages that were still undelivered at the last delivery.
+        newest: The sequence of the newest message that arrived; 0 before the first message.
     """
 
     def __init__(self, bus: Connection, stream: str, filter: str) -> None:
@@ -71,26 +72,26 @@ class PushConsumer:
         self._changed = asyncio.Event()
         self._deliveries = 0
         self._buffered_bytes = 0
-        self._stalled = ""  # the subject on which the broker waits for the leave to send more
+        self._stalled = ""  # the subject of a flow control request that this process has not answered yet
         self._last_message_at = self._loop.time()
         self._watchdog = self._loop.call_later(_IDLE_HEARTBEAT_S, self._check_heartbeat)
 
     async def subscribe(self) -> None:
-        """Subscribe to the inbox. Call this method before `create`: the broker delivers at once."""
+        """Subscribe to the inbox. Call this method before `create`, because the broker then delivers at once."""
         self._subscription = await self._bus.subscribe(self._inbox, self._on_message)
         self._bus.listeners.add(self._on_disconnected)
         self._bus.refusal_listeners.add(self._on_refusal)
 
     async def create(self, **start: Any) -> dict[str, Any]:
-        """Create the consumer. A repeated call is safe: a lost answer leaves no second consumer.
+        """Create the consumer. The call may be repeated after a lost answer, because no second consumer is created.
 
-        Another process of the user may have a consumer of the same name: then the next name is tried.
+        If another process of the user has a consumer with the same name, the next name is tried.
 
         Args:
             **start: The fields of the configuration that select the first message.
 
         Returns:
-            The answer of the JetStream API, which may hold an error.
+            The answer of the JetStream API, which may contain an error.
         """
         names, tries = self._bus.reader_names, 0
         if not self._name:
@@ -141,17 +142,17 @@ class PushConsumer:
             await self._changed.wait()
 
     async def take(self) -> StoredMessage:
-        """Return the oldest message of the buffer, which is not empty."""
+        """Return the oldest message of the buffer. The buffer must not be empty."""
         message = self.buffer[0]
         self._buffered_bytes -= len(message.data)
         if self._stalled and self._has_room(2):
             subject, self._stalled = self._stalled, ""
             await self._bus.send(subject)
-        self.buffer.popleft()  # last, because the message counts as arrived until the caller has it
+        self.buffer.popleft()  # at the end, because the message counts as arrived until the caller has the message
         return to_stored_message(message, DeliveryInfo(message.reply))
 
     async def close(self) -> None:
-        """Release the inbox. The broker deletes the consumer soon afterwards; a name of a fixed set is free at once."""
+        """Release the inbox. The broker deletes the consumer soon afterwards. A name of a fixed set is free at once."""
         self._watchdog.cancel()
         self._bus.listeners.discard(self._on_disconnected)
         self._bus.refusal_listeners.discard(self._on_refusal)
@@ -169,7 +170,7 @@ class PushConsumer:
 
     @property
     def lost_reason(self) -> str:
-        """Return the reason why the consumer was lost; empty if it delivered until it was closed."""
+        """Return the reason why the consumer was lost; empty if the consumer delivered until the owner closed it."""
         return "" if self.lost == _CLOSED_REASON else self.lost
 
     def _mark_lost(self, reason: str) -> None:
@@ -217,7 +218,7 @@ class PushConsumer:
                 self._stalled = subject
 
     def _has_room(self, share: int = 1) -> bool:
-        """Return True if at most the `share`-th part of the buffer is taken."""
+        """Return True if the buffer is filled to at most one `share`-th of its limits."""
         return share * len(self.buffer) <= _MAX_BUFFERED and share * self._buffered_bytes <= _MAX_BUFFERED_BYTES
 
     def _check_heartbeat(self) -> None:

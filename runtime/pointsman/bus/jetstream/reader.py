@@ -1,4 +1,4 @@
-"""Read streams: the newest message of a subject, the present messages of a subject, and the messages that follow."""
+"""Read streams: the newest message of a subject, its present messages, or its present and later messages."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ __all__ = ["StreamReader"]
 
 _EVERY_SUBJECT = "*.>"  # every subject of a stream has two tokens or more
 _DIRECT_GET_BATCH = 512  # messages requested in one direct get
-_DIRECT_GET_BYTES = 4 * 1024 * 1024  # bytes of one direct get, which this process holds; one message may be larger
-_ABSENCE_PAUSE_S = 0.05  # seconds before an absence is checked again; replicas were up to 7 ms behind when measured
+_DIRECT_GET_BYTES = 4 * 1024 * 1024  # bytes of one direct get in this process's memory; one message may be larger
+_ABSENCE_PAUSE_S = 0.05  # seconds before an absence is checked again; measured replicas lagged by up to 7 ms
 _LAG_TIMEOUT_S = 1.0  # seconds to wait for a message that another replica has
 
 
 class StreamReader:
     """Reads the streams of a connection. An answer must arrive within `timeout` seconds.
 
-    With `from_leader`, the leader of a stream answers, and a request may name the read subject in its body. Otherwise
-    each request contains the read subject in its own subject, so that a permission can limit the request: a direct get
-    of the newest message, or a consumer with one filter. A replica that lags may answer such a request, so with
-    `has_replicas` an absence is checked twice.
+    With `from_leader`, the leader of a stream answers, and a request may have the read subject in its body. Otherwise
+    each request has the read subject in the subject of the request, by which a permission can limit the request. Such a
+    request is a direct get of the newest message, or a consumer with one filter. A replica that lags may answer such a
+    request, so with `has_replicas` an absence is checked twice.
 
     `missing` is called with a stream that the broker does not have. `missing` returns True if a second try may succeed.
     """
@@ -64,7 +64,7 @@ class StreamReader:
         self._has_replicas = has_replicas
 
     async def broker_time(self, stream: str, subject: str) -> datetime:
-        """Return the time of the broker that sets the time stamps of `stream`.
+        """Return the time of the broker, which sets the time stamps of `stream`.
 
         Without `from_leader`, a consumer of `subject` is created, because the broker's answer contains the time.
 
@@ -86,8 +86,8 @@ class StreamReader:
     async def last(self, stream: str, subject: str) -> StoredMessage | None:
         """Return the newest message of a subject, or of a filter with wildcards; None if there is no message.
 
-        For the filter `>`, nats-server returns the message with the last sequence, or nothing if this message was
-        deleted. Any other filter is a search, which takes longer in a stream with many subjects.
+        For the filter `>`, nats-server returns the message with the last sequence, or no message if this message was
+        deleted. For any other filter, the server searches, which takes longer in a stream with many subjects.
         """
         found = await self._last(stream, subject)
         return await self._last(stream, _EVERY_SUBJECT) if found is None and subject == ">" else found
@@ -107,7 +107,7 @@ class StreamReader:
         return found
 
     async def get(self, stream: str, sequence: int, subject: str) -> StoredMessage | None:
-        """Return the message of a sequence; None if it was deleted, or if its subject does not match `subject`."""
+        """Return the message of a sequence; None if the message was deleted or its subject does not match `subject`."""
         if self._from_leader:
             found = await self._get_from_leader(stream, {"seq": sequence})
             return found if found is not None and matches(subject, found.subject) else None
@@ -132,8 +132,8 @@ class StreamReader:
 
         Args:
             stream: The name of the stream.
-            subjects: Subjects, or filters with wildcards. Each has its own consumer.
-            after: The sequence before the first message; 0 for all.
+            subjects: Subjects, or filters with wildcards, each with a separate consumer.
+            after: The sequence before the first message; 0 for all messages.
 
         Yields:
             The messages in the order of their sequences.
@@ -173,12 +173,12 @@ class StreamReader:
         """Yield the messages up to the last sequence of the leader, in batched direct gets.
 
         This takes one read from the leader and one request per `_DIRECT_GET_BATCH` messages. A consumer would cost the
-        broker more. If a replica lags, its missing messages are read from the leader, one at a time.
+        broker more. If a replica lags, the messages that the replica lacks are read from the leader, one at a time.
 
         Args:
             stream: The name of the stream.
             subject: A subject, or a filter with wildcards.
-            after: The sequence before the first message; 0 for all.
+            after: The sequence before the first message; 0 for all messages.
 
         Yields:
             The messages in the order of their sequences.
@@ -190,7 +190,7 @@ class StreamReader:
                 if stored.sequence > after:
                     after = stored.sequence
                     yield stored
-            if after == reached:  # a replica lags, or a header of the message itself replaces its sequence
+            if after == reached:  # a replica lags, or the message has a header that replaces its sequence
                 next_one = await self._get_from_leader(stream, {"seq": after + 1, "next_by_subj": subject})
                 if next_one is None:  # the last message was deleted during the read
                     return
@@ -230,7 +230,7 @@ class StreamReader:
             await listening.unsubscribe()
         return batch
 
-    # With the subject in the subject of the request
+    # With the read subject in the subject of the request
 
     async def _get_direct(self, stream: str, subject: str) -> StoredMessage | None:
         answer = await self._bus.ask(self._bus.api_subject(f"DIRECT.GET.{stream}.{subject}"))
@@ -241,7 +241,7 @@ class StreamReader:
         raise PeerError(f"the broker does not read {subject} of {stream}: {answer.status}")
 
     async def _read(self, stream: str, subject: str, after: int) -> AsyncGenerator[StoredMessage, None]:
-        """Yield the messages up to the newest message. An empty subject, the usual case, takes one request."""
+        """Yield the messages up to the newest message. An empty subject, which is the usual case, takes one request."""
         end = await self.last(stream, subject)
         if end is None or end.sequence <= after:
             return
@@ -254,14 +254,14 @@ class StreamReader:
     async def _read_pushed(
         self, stream: str, subject: str, after: int, through: int
     ) -> AsyncGenerator[StoredMessage, None]:
-        """Yield the present messages of a new consumer. Wait a short time for later messages up to a sequence.
+        """Yield the present messages of a new consumer. Wait for later messages up to a sequence for a short time.
 
         Args:
             stream: The name of the stream.
             subject: A subject, or a filter with wildcards.
             after: The sequence before the first message.
-            through: The last sequence to wait for. The consumer's replica may lag behind the replica that has this
-                message.
+            through: The last sequence to wait for. Another replica has the message of this sequence, and the consumer's
+                replica may lag.
 
         Yields:
             The messages in the order of their sequences.
@@ -289,7 +289,7 @@ class StreamReader:
                 return
 
     async def _arrives(self, push: PushConsumer, *, lacks: bool) -> bool:
-        """Return True once a message has arrived; False if no more message is expected, or the consumer is lost."""
+        """Return True when a message has arrived. Return False if the consumer is lost or has no more messages."""
         if push.left:
             wait = self._timeout
         elif lacks and self._has_replicas():
@@ -305,7 +305,7 @@ class StreamReader:
 
 
 def _to_direct_message(answer: WireMessage) -> StoredMessage:
-    """Return the message in the answer to a direct get, which has the message's place in its headers."""
+    """Return the message in the answer to a direct get. The headers of the answer have the subject and the sequence."""
     headers = answer.headers
     return StoredMessage(
         headers["Nats-Subject"],

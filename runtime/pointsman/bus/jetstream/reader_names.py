@@ -1,8 +1,8 @@
-"""Name the ephemeral consumers of a connection, so that a permission can bind the names to a user.
+"""Name the ephemeral consumers of a connection. A permission can limit a user to such names.
 
-A request that creates a consumer under an existing name changes that consumer. So the right to create consumers of any
-name is the right to change the filter of a team's durable consumer. A permission can bind whole tokens only, and the
-name is one token: a user with an inbox prefix of its own has a fixed set of names.
+A request that creates a consumer with the name of an existing consumer changes the existing consumer. So a user that
+may use any name may also change the filter of a team's durable consumer. A permission can only contain whole tokens,
+and the name is one token. For this reason, a user with a separate inbox prefix has a fixed set of names.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from collections.abc import Iterator
 __all__ = ["READER_SLOTS", "ReaderNames", "reader_name"]
 
 READER_SLOTS = 16
-"""Consumers that a user with an inbox prefix of its own may have on a stream at one time, in all its processes."""
+"""Number of consumers that a user with a separate inbox prefix may have on a stream at a time, in all its processes."""
 
-_SHARED_PREFIX = "_INBOX"  # the inbox prefix of users without a prefix of their own
+_SHARED_PREFIX = "_INBOX"  # the inbox prefix of users without a separate prefix
 
 
 def reader_name(inbox_prefix: str, slot: int) -> str:
-    """Return a name for the consumers of the user of an inbox prefix.
+    """Return a name for the consumers of a user with an inbox prefix.
 
     Args:
         inbox_prefix: The prefix.
@@ -42,19 +42,19 @@ class ReaderNames:
     def __init__(self, inbox_prefix: str) -> None:
         self._prefix = inbox_prefix
         self.bound = inbox_prefix != _SHARED_PREFIX
-        """True if the names are a fixed set. Other processes of the user may use the same names."""
+        """True if the names are a fixed set, which other processes of the user may also use."""
         self._used: dict[str, set[int]] = {}
         self._released = asyncio.Event()
 
     async def acquire(self, stream: str, first: int | None = None) -> tuple[str, int]:
-        """Return a name that no consumer of this connection has on a stream, once there is one.
+        """Wait until a name is free on a stream for this connection, and return the name.
 
         Args:
             stream: The stream.
-            first: The slot to try first; by default a random one, because processes of one user share the names.
+            first: The slot to try first; default: a random slot, because processes of one user share the names.
 
         Returns:
-            The name and its slot; the slot is -1 if the names are not bound.
+            The name and its slot; the slot is -1 if the names are not a fixed set.
         """
         if not self.bound:
             return f"reader_{secrets.token_hex(11)}", -1

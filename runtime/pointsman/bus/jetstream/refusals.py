@@ -1,4 +1,4 @@
-"""Read the refusals of the broker. A refused question gets no answer: the broker sends an asynchronous error."""
+"""Read the refusals of the broker. The broker sends an asynchronous error instead of an answer to the request."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _LOGIN = re.compile(r"authorization (violation|failed)|authentication (expired|r
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A refused permission: to publish on `subject`, to name `subject` as the reply subject, or to subscribe to it.
+    """A refused permission to publish on `subject`, to subscribe to `subject`, or to use `subject` as a reply subject.
 
-    `said` is the broker's own text.
+    `said` is the original text of the broker.
     """
 
     operation: Literal["publish", "reply", "subscribe"]
@@ -33,14 +33,14 @@ class Refusal:
 
     @classmethod
     def read(cls, said: str) -> Refusal | None:
-        """Return the refusal in the text of an `-ERR`; None if the text is another error."""
+        """Return the refusal in the text of an `-ERR`; None if the text reports another error."""
         if (found := _FORM.search(said)) is None:
             return None
         subject = re.sub(r"\\(.)", r"\1", found[2])
         return cls(_OPERATIONS[found[1].lower()], subject, said)
 
     def concerns(self, published: str, inbox: str) -> bool:
-        """Return True if this refusal leaves a question on `published` without an answer at `inbox`."""
+        """Return True if, because of this refusal, a request on `published` gets no answer at `inbox`."""
         match self.operation:
             case "publish":
                 return self.subject == published
@@ -61,5 +61,5 @@ class Refusal:
 
 
 def is_login_refused(said: str) -> bool:
-    """Return True if the broker refuses the user, not a request of the user."""
+    """Return True if the broker refuses the login of the user, not only a request."""
     return _LOGIN.search(said) is not None

@@ -1,4 +1,4 @@
-"""Keep the live agents in a key-value bucket. The broker drops an entry when its agent stops refreshing it."""
+"""Store the cards of live agents in a key-value bucket. The broker deletes a card if its agent stops refreshing."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["KeyValueRegistry"]
 _log = structlog.get_logger(__name__)
 
 
-_RETRY_PAUSE_S = 1.0  # seconds before a broken watch begins again: no hot loop
+_RETRY_PAUSE_S = 1.0  # seconds before a broken watch begins again, to avoid a hot loop
 
 
 class _Bus(Protocol):
@@ -43,15 +43,15 @@ class _Reader(Protocol):
 class KeyValueRegistry:
     """Cards in a key-value bucket, each with a time to live that its agent's heartbeat renews.
 
-    The broker deletes a card that expires without a marker. Markers would need a bucket with rollup, and by rollup each
-    announcer could empty the bucket. So cards expire here, by the time to live of their announcement.
+    The broker publishes no marker for an expired card. Markers would need a bucket with rollup, and by rollup each
+    announcer could empty the bucket. So this class measures the time to live of each card, and removes expired cards.
 
-    An outage of the broker is not a sign of dead agents. An agent that was live when the outage began counts as live
+    During an outage of the broker, no agent expires. An agent that was live at the begin of the outage counts as live
     until one time to live after the end of the outage. Otherwise the first plans after an outage would name agents that
     are missing from the registry.
 
-    A broker that was killed may keep expired cards permanently. So a card found at the start lives only for the rest of
-    its time to live, by the broker's own clock.
+    A broker that was killed may store expired cards permanently. So a card that exists at the start counts only for the
+    rest of its time to live, by the broker's clock.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class KeyValueRegistry:
         self._sorted = None
 
     async def broker_time(self) -> datetime:
-        """Return the time of the broker. Every process may read the registry, so every process may ask for the time."""
+        """Return the time of the broker, by a read of the registry, which every process may read."""
         return await self._reader.broker_time(self._stream, f"{self._prefix}>")
 
     async def close(self) -> None:
@@ -123,14 +123,14 @@ class KeyValueRegistry:
 
     async def _start(self) -> None:
         after, now = 0, await self.broker_time()
-        for _ in range(2):  # a card that is renewed during the first read gets a sequence after the end of this read
+        for _ in range(2):  # the first read misses a card that is renewed during the read
             async for stored in self._reader.read(self._stream, f"{self._prefix}>", after):
                 self._apply(stored, max(0.0, (now - stored.at).total_seconds()))
                 after = stored.sequence
         self._watch = asyncio.create_task(self._follow_bucket(after))
 
     async def _follow_bucket(self, after: int) -> None:
-        """Follow the bucket while the bus is open. This task is never awaited, so an error must not end it."""
+        """Follow the bucket while the bus is open. An error must not end this task, because no caller awaits it."""
         denied = False
         while True:
             try:
@@ -141,7 +141,7 @@ class KeyValueRegistry:
                 if self._bus.closed:
                     return
                 if isinstance(error, PermissionDeniedError):
-                    if not denied:  # log once: the broker refuses each try
+                    if not denied:  # log once, because the broker refuses each try
                         _log.error(
                             "registry_watch_denied",
                             reason=str(error),
@@ -163,7 +163,7 @@ class KeyValueRegistry:
         key = stored.subject.removeprefix(self._prefix)
         self._sorted = None
         until = self._clock.monotonic() + self._time_to_live - age
-        if not stored.body:  # withdrawn, or expired: a marker has no body
+        if not stored.body:  # a marker without a body: the card was withdrawn or has expired
             self._refused.pop(key, None)
             if "KV-Operation" in stored.headers or self._clock.monotonic() >= self._trusted_until:
                 self._cards.pop(key, None)
@@ -177,7 +177,7 @@ class KeyValueRegistry:
         self._cards[key] = card, until
 
     def _refuse(self, key: str, reason: str, until: float) -> None:
-        """Remove an entry with an invalid card. Log a new reason only: the entry is refreshed every few seconds."""
+        """Remove an entry with an invalid card. Log each reason once, because the agent refreshes the entry often."""
         if self._refused.get(key, ("", 0.0))[0] != reason:
             hint = "the agent gets no tasks until its card is correct; `pointsman doctor` lists refused cards"
             _log.warning("card_refused", key=key, reason=reason, hint=hint)

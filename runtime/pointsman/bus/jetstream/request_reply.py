@@ -1,6 +1,7 @@
-"""Send requests to the broker: a request gets one answer within the time-out, or an error with the reason.
+"""Send requests to the broker. A request returns one answer within the timeout, or raises an error with the reason.
 
-A request is sent once. While the connection is down or full, a request first waits for up to one time-out to be sent.
+A request is sent once. While the connection is down or its buffer is full, the request first waits, for up to one
+timeout.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ class RequestClient:
     """Sends requests over `client` while `up` is set, and waits `timeout` seconds for each answer.
 
     The owner subscribes to `replies`, below `inbox_prefix`. `on_no_responders` is called with each subject that has no
-    subscriber. The JetStream API is the API of `domain`; None means the server's own domain.
+    subscriber. Requests go to the JetStream API of `domain`; None means the domain of the server.
     """
 
     def __init__(
@@ -46,7 +47,7 @@ class RequestClient:
         self.denied: PermissionDeniedError | None = None
         """Set while the broker refuses the subscription to the answers."""
         self._rejected: ConnectionRejectedError | None = None
-        self._changed = asyncio.Event()  # set when the connection comes up or is rejected
+        self._changed = asyncio.Event()  # set when the connection is restored or rejected
 
     def connected_again(self) -> None:
         """Send requests again, because the connection is restored."""
@@ -55,14 +56,14 @@ class RequestClient:
         self._changed.set()
 
     def disconnected(self) -> None:
-        """Hold new requests until `connected_again`, and fail the requests in flight: no reply will arrive."""
+        """Delay new requests until `connected_again`. Fail the requests in flight, because no reply will arrive."""
         self.up.clear()
         self.denied = None
         self._changed.clear()
         self.replies.fail_all()
 
     def reject(self, error: ConnectionRejectedError | None) -> None:
-        """Fail all requests that wait for the connection, now and later. None lets later requests wait again."""
+        """Fail all present and later requests that wait for the connection. With None, later requests wait again."""
         self._rejected = error
         if error is not None:
             self._changed.set()
@@ -70,7 +71,7 @@ class RequestClient:
             self._changed.clear()
 
     def refuse(self, refusal: Refusal, error: PermissionDeniedError) -> None:
-        """Fail with `error` the requests that will get no reply because of `refusal`."""
+        """Raise `error` in the requests that will get no reply because of `refusal`."""
         if refusal.operation == "subscribe" and refusal.subject == self.replies.subject:
             self.denied = error
         self.replies.refuse(refusal, error)
@@ -90,7 +91,7 @@ class RequestClient:
             payload: The parameters, sent as JSON; default: an empty body.
 
         Returns:
-            The answer, which may hold an `error`.
+            The answer, which may contain an `error`.
 
         Raises:
             ApiUnavailableError: The API reports an internal failure (5xx).
@@ -114,14 +115,14 @@ class RequestClient:
         """Send a request at once, or when the connection is up and has capacity.
 
         Args:
-            subject: The subject, already validated.
+            subject: The validated subject.
             body: The body; default: empty.
-            headers: The finished header block; default: none.
+            headers: The finished header block; default: no headers.
             lost: The error to raise if no answer arrives in time.
 
         Returns:
-            A call that waits for the answer. It raises `lost` if no answer arrives in time, and `PermissionDeniedError`
-            if the broker refuses the subject.
+            A call that waits for the answer. The call raises `lost` if no answer arrives in time, and
+            `PermissionDeniedError` if the broker refuses the subject.
         """
         if self.denied is not None:
             return partial(_raise, PermissionDeniedError(str(self.denied)))
@@ -154,7 +155,7 @@ class RequestClient:
         self, subject: str, body: bytes, headers: bytes, lost: type[BusUnavailableError]
     ) -> asyncio.Future[WireMessage]:
         if self.closed:
-            raise BusUnavailableError(f"cannot ask on {subject}: this connection was closed; open a new connection")
+            raise BusUnavailableError(f"no request on {subject}: this connection was closed; open a new connection")
         if self.up.is_set() and not self.connected:
             self.up.clear()
             self._changed.clear()  # the connection may be lost before its callback has run
@@ -169,7 +170,7 @@ class RequestClient:
         except TimeoutError:
             raise self._no_reply_error(subject, lost) from None
         except CLIENT_ERRORS as error:
-            raise BusUnavailableError(f"cannot ask on {subject}: {error}") from error
+            raise BusUnavailableError(f"no request on {subject}: {error}") from error
 
     def _no_reply_error(self, subject: str, lost: type[BusUnavailableError]) -> BusUnavailableError:
         how = "connected" if self.connected else "not connected"
@@ -198,7 +199,7 @@ class NoRespondersError(BusUnavailableError):
 
 
 class ApiUnavailableError(BusUnavailableError):
-    """The JetStream API cannot do what a request asks for. `code` is the API's error code."""
+    """The JetStream API cannot process a request. `code` is the error code of the API."""
 
     def __init__(self, verb: str, answer: Mapping[str, Any]) -> None:
         super().__init__(f"the broker cannot do {verb}: {error_text(answer)}")
@@ -210,19 +211,19 @@ class ConnectionLostError(Exception):
 
 
 class ReplyInbox:
-    """The pending replies of one connection, each with a limit of `timeout` seconds. They arrive below `inbox`."""
+    """The pending replies of one connection. Each reply must arrive on a subject below `inbox` in `timeout` seconds."""
 
     def __init__(self, inbox: str, timeout: float) -> None:
         self._prefix = f"{inbox}."
         self._timeout = timeout
-        # By reply subject, oldest first: the answer, its deadline, and the subject of the request.
+        # The answer, its deadline, and the subject of the request, by reply subject, oldest first.
         self._pending: dict[str, tuple[asyncio.Future[WireMessage], float, str]] = {}
         self._count = 0
         self._timer: asyncio.TimerHandle | None = None
 
     @property
     def subject(self) -> str:
-        """Return the subject to subscribe to."""
+        """Return the subject of the subscription for replies."""
         return f"{self._prefix}*"
 
     def register(self, subject: str = "") -> tuple[str, asyncio.Future[WireMessage]]:
@@ -236,7 +237,7 @@ class ReplyInbox:
         return reply, answer
 
     def forget(self, reply: str) -> None:
-        """Drop a pending reply that is not needed any more."""
+        """Remove a pending reply that the caller does not need any more."""
         self._pending.pop(reply, None)
 
     def on_message(self, message: WireMessage) -> None:
@@ -245,7 +246,7 @@ class ReplyInbox:
             answer.set_result(message)
 
     def refuse(self, refusal: Refusal, error: Exception) -> None:
-        """Fail with `error` the requests that will get no reply because of `refusal`."""
+        """Raise `error` in the requests that will get no reply because of `refusal`."""
         everything = refusal.operation == "subscribe" and refusal.subject == self.subject
         for reply, (answer, _, subject) in list(self._pending.items()):
             if everything or refusal.concerns(subject, reply):
@@ -281,6 +282,6 @@ async def _raise(error: Exception) -> NoReturn:
 
 
 def _resolve(answer: asyncio.Future[WireMessage], error: Exception) -> None:
-    """Fail a reply, and mark the error as read: asyncio would log it if the caller has stopped waiting."""
+    """Fail a reply, and mark the error as read. Otherwise asyncio logs the error if the caller has stopped waiting."""
     answer.set_exception(error)
     answer.exception()

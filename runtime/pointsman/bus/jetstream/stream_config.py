@@ -27,18 +27,18 @@ __all__ = ["TOMBSTONE_TTL_S", "check_compatible", "ensure_streams", "stream_conf
 
 _log = structlog.get_logger(__name__)
 
-TOMBSTONE_TTL_S = 60.0  # seconds that the registry keeps a tombstone, for watchers that were disconnected
+TOMBSTONE_TTL_S = 60.0  # seconds for which the registry stores a tombstone, for watchers that were disconnected
 _DAY_S = 86_400.0
-_MAX_NAMED = 10  # namespaces that an error names
+_MAX_NAMED = 10  # maximum number of namespaces in an error
 _DELIVERY_DAYS = 7  # longer than the retries of a delivery, see Settings.webhook_retries
 _CONSUMER_ADVISORY = "$JS.EVENT.ADVISORY.CONSUMER"
-_ASYNC_PERSIST = "async"  # nats-server's name for a stream that answers before it has written
+_ASYNC_PERSIST = "async"  # nats-server's name for a stream that acknowledges a message before the write
 _ONE_NODE = (
-    "handoffs need not be synced on a broker of one node only: in a cluster a node may restart unnoticed, and three "
-    "copies are written in groups; unset POINTSMAN_UNSYNCED_HANDOFFS, or run one node with POINTSMAN_REPLICAS=1"
+    "unsynced handoffs need a broker of one node, because in a cluster a node may restart unnoticed, and three copies "
+    "are written in groups; unset POINTSMAN_UNSYNCED_HANDOFFS, or run one node with POINTSMAN_REPLICAS=1"
 )
 
-_MIN_API_LEVEL = 3  # message schedules work from nats-server 2.12.8 on, which reports this level
+_MIN_API_LEVEL = 3  # nats-server 2.12.8, the first version with working message schedules, reports this level
 
 _REQUIRED_FIELDS = (
     "subjects",
@@ -51,7 +51,7 @@ _REQUIRED_FIELDS = (
     "allow_msg_schedules",
     "max_msgs_per_subject",
     "persist_mode",
-)  # the rest (age, replicas, limits) is the operator's choice
+)  # the operator chooses all other properties: age, replicas, limits
 
 
 _NO_RIGHTS_OVER_OTHERS: Mapping[str, bool] = {
@@ -63,7 +63,7 @@ _NO_RIGHTS_OVER_OTHERS: Mapping[str, bool] = {
 
 
 class StreamLayout(NamedTuple):
-    """The streams of a namespace as they exist: handoffs may have a separate stream, and the streams a domain."""
+    """The existing streams of a namespace. Handoffs may have a separate stream. The streams may be in a domain."""
 
     separate_handoffs: bool
     domain: str
@@ -84,9 +84,9 @@ async def ensure_streams(
         bus: The connection to the broker.
         subjects: The subjects of the namespace.
         settings: The limits and options of the streams.
-        create: Create missing streams; if False, a missing stream is an error.
-        again: The streams existed before, so a missing stream was lost; default False.
-        clustered: The broker is a cluster of several nodes; default False.
+        create: True to create missing streams; False to raise an error for a missing stream.
+        again: True if the streams existed before, so a missing stream was lost. Default: False.
+        clustered: True if the broker is a cluster of several nodes. Default: False.
 
     Returns:
         The layout of the streams.
@@ -114,23 +114,23 @@ async def ensure_streams(
             if not create:
                 if wanted is not first:
                     raise NotFoundError(
-                        f"the namespace {subjects.namespace!r} lacks its stream {name}; `pointsman up` creates it"
+                        f"the namespace {subjects.namespace!r} lacks its stream {name}; run `pointsman up`"
                     )
-                there = await _others(bus, subjects.namespace) or "none yet: `pointsman up` makes one"
+                there = await _others(bus, subjects.namespace) or "none yet; `pointsman up` creates a namespace"
                 where = f"{settings.servers}{f', in the JetStream domain {domain!r}' if domain else ''}"
                 raise NotFoundError(
-                    f"there is no namespace {subjects.namespace!r} at {where}; there is: {there}"
+                    f"there is no namespace {subjects.namespace!r} at {where}; existing namespaces: {there}"
                     + "".join(f"; {obstacle}" for obstacle in _obstacles(info, settings, clustered=clustered))
                 )
             if again:
-                _log.warning("stream_lost", stream=name, hint="the broker lost the stream: it is created again, empty")
+                _log.warning("stream_lost", stream=name, hint="the broker lost the stream; an empty stream is created")
             try:
                 answer = await bus.api(f"STREAM.CREATE.{name}", _bounded(wanted, settings))
             except PermissionDeniedError as error:
                 raise ConfigurationError(
-                    f"the stream {name} is missing; `pointsman provision` creates it, with a user that may: {error}"
+                    f"the stream {name} is missing; run `pointsman provision` as a user with this permission: {error}"
                 ) from None
-            if error_code(answer) == STREAM_EXISTS_CODE:  # a process with different settings was faster
+            if error_code(answer) == STREAM_EXISTS_CODE:  # a process with different settings created the stream first
                 answer = await bus.api(f"STREAM.INFO.{name}")
         if code := error_code(answer):
             raise ConfigurationError(with_advice(f"the stream {name} cannot be made: {error_text(answer)}", code))
@@ -140,7 +140,7 @@ async def ensure_streams(
     several = clustered or settings.replicas > 1
     if settings.unsynced_handoffs and several:
         raise ConfigurationError(_ONE_NODE)
-        # The creator of the streams has decided which stream holds handoffs; either stream may have been lost later.
+        # The process that created the streams chose the stream of handoffs. A stream may have been lost later.
     apart = settings.unsynced_handoffs or not error_code(await bus.api(f"STREAM.INFO.{subjects.handoff_stream}"))
     first, *_ = stream_configs(subjects, settings, apart=apart)
     work = await found(first)
@@ -151,7 +151,7 @@ async def ensure_streams(
         _log.warning(
             "unsynced_handoffs_ignored",
             stream=subjects.work_stream,
-            hint="the namespace was made without POINTSMAN_UNSYNCED_HANDOFFS and stays so; only a new "
+            hint="the namespace was created without POINTSMAN_UNSYNCED_HANDOFFS and does not change; only a new "
             "POINTSMAN_NAMESPACE has a separate stream for handoffs",
         )
     first, *others = stream_configs(subjects, settings, apart=apart)
@@ -162,9 +162,9 @@ async def ensure_streams(
 
 
 def _obstacles(info: Mapping[str, Any], settings: Settings, *, clustered: bool) -> Iterator[str]:
-    """Yield the reasons for which these settings cannot create the streams, if the account shows them."""
+    """Yield the reasons, as far as the account shows them, why these settings cannot create the streams."""
     if settings.replicas > 1 and not clustered:
-        yield f"POINTSMAN_REPLICAS={settings.replicas} needs a cluster of as many servers, and this is a single server"
+        yield f"POINTSMAN_REPLICAS={settings.replicas} needs a cluster of {settings.replicas} servers, not one server"
     limits = info.get("limits") or {}
     if limits.get("max_bytes_required") and settings.stream_bytes is None:
         yield f"{ADVICE[MAX_BYTES_REQUIRED_CODE]}"
@@ -175,16 +175,16 @@ def _obstacles(info: Mapping[str, Any], settings: Settings, *, clustered: bool) 
 def stream_configs(subjects: Subjects, settings: Settings, *, apart: bool = False) -> list[dict[str, Any]]:
     """Return the JetStream configurations of a namespace, the work stream first. Times are in nanoseconds.
 
-    `allow_direct` lets a long subject be read in batches; the reader asks the leader for the last sequence. Without a
-    `discard` here, both values are allowed: limits are the operator's choice, and a stream that refuses new messages at
-    its limit loses nothing. Streams without a `max_age` are trimmed by supervisors: the broker would drop messages that
-    are still pending.
+    With `allow_direct`, a subject with many messages is read in batches; the reader reads the last sequence from the
+    leader. A configuration without `discard` accepts both values of `discard`: the operator chooses the limits, and a
+    stream that refuses new messages at its limit loses no messages. Supervisors trim the streams without a `max_age`,
+    because the broker would delete messages that are still pending.
 
     Args:
         subjects: The subjects of the namespace.
         settings: The limits and options of the streams.
-        apart: Store handoffs, and handoffs that wait for their time, in a separate stream that is not synced to disk;
-            default False.
+        apart: True to store handoffs and delayed handoffs in a separate stream that is not synced to disk. Default:
+            False.
 
     Returns:
         One configuration for each stream.
@@ -198,8 +198,8 @@ def stream_configs(subjects: Subjects, settings: Settings, *, apart: bool = Fals
         "max_msgs_per_subject": -1,
         "allow_direct": True,
     }
-    # By a schedule a publisher can store a message on any subject of the stream, and by rollup delete all messages of
-    # the stream, regardless of its permissions. So no other kind of process writes to these streams.
+    # Regardless of its permissions, a publisher can store a message on any subject of these streams by a schedule, and
+    # delete all messages of these streams by rollup. So only supervisors may write to these streams.
     of_supervisors: dict[str, Any] = {
         **common,
         "discard": "old",  # the server requires this for schedules
@@ -207,10 +207,11 @@ def stream_configs(subjects: Subjects, settings: Settings, *, apart: bool = Fals
         "allow_msg_ttl": True,
         "allow_rollup_hdrs": True,
     }
-    # Each subject has its exact number of tokens: a message with more tokens would be stored and acknowledged, and no
-    # consumer would read it.
+    # Each subject has an exact number of tokens. Otherwise a message on a subject with more tokens would be stored and
+    # acknowledged, but no consumer would read the message.
     timers = [f"{ns}.timer.*.*.*", f"{ns}.schedule.*.*.timer.*"]
-    # A schedule's message goes to the stream of the schedule, so the two kinds of schedules may have different streams.
+    # The message of a schedule is stored in the stream of the schedule. So the two kinds of schedules may have
+    # different streams.
     handoffs = _handoff_subjects(subjects)
     working: list[dict[str, Any]] = [
         {**of_supervisors, "name": subjects.work_stream, "subjects": timers if apart else [*handoffs, *timers]}
@@ -311,9 +312,9 @@ def _handoff_subjects(subjects: Subjects) -> list[str]:
 
 
 def _bounded(wanted: Mapping[str, Any], settings: Settings) -> Mapping[str, Any]:
-    """Return `wanted` with the maximum size of the settings, unless `wanted` has its own maximum size.
+    """Return `wanted` with the maximum size of the settings. A maximum size in `wanted` stays unchanged.
 
-    A full stream refuses new messages, unless `wanted` sets it to drop its oldest messages.
+    A full stream refuses new messages, except if `wanted` has a `discard` that drops the oldest messages.
     """
     if settings.stream_bytes is None or wanted.get("max_bytes", -1) > 0:
         return wanted
@@ -321,9 +322,9 @@ def _bounded(wanted: Mapping[str, Any], settings: Settings) -> Mapping[str, Any]
 
 
 def unconsumed_subjects(subjects: Subjects) -> dict[str, str]:
-    """Return the prefixes of the subjects of each stream without a durable consumer.
+    """Return the prefix of the subjects of each stream without a durable consumer.
 
-    For such a stream, a read or write is the first call to find that the stream is missing.
+    If such a stream is missing, the first read or write of the stream detects the loss.
 
     Args:
         subjects: The subjects of the namespace.
@@ -344,7 +345,7 @@ def check_compatible(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> Non
     for key in _REQUIRED_FIELDS:
         if (want := wanted.get(key)) is None:
             continue
-        have = found.get(key) or type(want)()  # the server omits false and empty values
+        have = found.get(key) or type(want)()  # the server leaves out false and empty values
         if isinstance(want, list):
             want, have = sorted(want), sorted(have)
         if have != want:
@@ -355,8 +356,8 @@ def check_compatible(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> Non
 
 
 async def _others(bus: Connection, missing: str) -> str:
-    """Return the namespaces at this broker, those with a similar name first."""
-    answer = await bus.api("STREAM.LIST", {"offset": 0, "subject": "*.handoff.>"})  # the first 256: enough for a hint
+    """Return the namespaces at this broker, first the namespaces with a similar name."""
+    answer = await bus.api("STREAM.LIST", {"offset": 0, "subject": "*.handoff.>"})  # the first 256 suffice for a hint
     found = sorted(stream["config"]["subjects"][0].split(".")[0] for stream in answer.get("streams") or ())
     similar = get_close_matches(missing, found, _MAX_NAMED)
     named = [*similar, *(name for name in found if name not in similar)][:_MAX_NAMED]

@@ -1,4 +1,4 @@
-"""Subscribe to messages, and answer questions about a service. The broker stores nothing for absent subscribers."""
+"""Subscribe to messages, and answer requests about a service. An absent subscriber misses a message."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ _log = structlog.get_logger(__name__)
 
 
 class Subscriptions:
-    """Subscriptions over `bus` and its `client`. `whole` fetches a separately stored body; `timeout` is in seconds."""
+    """Subscriptions over `bus` and its `client`. `whole` fetches a body that is stored separately.
+
+    `timeout` is in seconds.
+    """
 
     def __init__(
         self,
@@ -40,7 +43,7 @@ class Subscriptions:
     async def subscribe(
         self, subject: str, on_message: Callable[[StoredMessage], Awaitable[None]]
     ) -> AbstractAsyncContextManager[None]:
-        """Read each message at once, and pass the messages to the listener in order, in a task of its own."""
+        """Read each message at once. A separate task passes the messages to the listener in order."""
         check_filter(subject)
         arrived = asyncio.Queue[WireMessage]()
         inbox = await self._bus.subscribe(subject, arrived.put_nowait)
@@ -68,7 +71,7 @@ class Subscriptions:
     async def _deliver(
         self, arrived: asyncio.Queue[WireMessage], on_message: Callable[[StoredMessage], Awaitable[None]]
     ) -> None:
-        """Pass messages to the listener. An error of the listener or an unavailable body does not end the task."""
+        """Pass messages to the listener. Continue after an error of the listener, and after an unavailable body."""
         while True:
             message = await arrived.get()
             sent = StoredMessage(message.subject, message.data, message.event_headers, 0, self._clock.now())
@@ -97,7 +100,7 @@ class Subscriptions:
         return _unsubscribe_on_exit(inboxes)
 
     async def _flush(self) -> None:
-        """Return when the broker has the subscription. If the connection is down, reconnecting subscribes again."""
+        """Return when the broker has the subscription. If the connection is down, the reconnect subscribes again."""
         if self._bus.connected:
             with suppress(*CLIENT_ERRORS):
                 await self._client.flush(int(self._timeout) + 1)

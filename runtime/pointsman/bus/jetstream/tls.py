@@ -1,7 +1,7 @@
 """Build the TLS context from the settings, and recognise TLS faults.
 
-`tls://`, `wss://` and every TLS setting demand TLS of all servers: a server without TLS is refused before `CONNECT`,
-which holds the login, is sent.
+With `tls://`, `wss://` or a TLS setting, every server must use TLS. The client refuses a server without TLS before the
+client sends `CONNECT`, which contains the login.
 """
 
 from __future__ import annotations
@@ -18,31 +18,31 @@ __all__ = ["demands_tls", "tls_context", "tls_fault"]
 _CA, _CERT, _KEY = "POINTSMAN_TLS_CA", "POINTSMAN_TLS_CERT", "POINTSMAN_TLS_KEY"
 _SECURE_SCHEMES = ("tls", "wss")
 _HINTS = {
-    "CERTIFICATE_REQUIRED": f"the broker asks for a client certificate: set {_CERT} and {_KEY}",
-    "UNKNOWN_CA": f"the broker does not know the CA of the client certificate: look at {_CERT}",
-    "BAD_CERTIFICATE": f"the broker refuses the client certificate: look at {_CERT}",
+    "CERTIFICATE_REQUIRED": f"the broker requires a client certificate: set {_CERT} and {_KEY}",
+    "UNKNOWN_CA": f"the broker does not trust the CA of the client certificate: check {_CERT}",
+    "BAD_CERTIFICATE": f"the broker refuses the client certificate: check {_CERT}",
     "CERTIFICATE_EXPIRED": f"the client certificate has expired: renew {_CERT}",
-    "HANDSHAKE_FAILURE": f"the broker refuses the handshake: it may ask for a client certificate, {_CERT} and {_KEY}",
-    "WRONG_VERSION_NUMBER": "the server does not speak TLS there, or not before its first line: look at the port, and "
-    "at POINTSMAN_TLS_HANDSHAKE_FIRST",
+    "HANDSHAKE_FAILURE": f"the broker refuses the handshake: a client certificate may be missing, {_CERT} and {_KEY}",
+    "WRONG_VERSION_NUMBER": "the port has no TLS, or no TLS before the server's first line: check the port, and "
+    "POINTSMAN_TLS_HANDSHAKE_FIRST",
 }
 """Remedies for a refused handshake, by a part of OpenSSL's reason."""
 _VERIFY_HINTS = {
-    10: "the broker's certificate has expired: renew it, or look at the clock of this machine",
-    18: f"the broker's certificate is self-signed: name it, or its CA, in {_CA}",
-    19: f"the broker's certificate is of a private CA: name the file of that CA in {_CA}",
-    20: f"the broker's certificate is of a CA that is not known here: name the file of that CA in {_CA}",
+    10: "the broker's certificate has expired: renew the certificate, or check the clock of this machine",
+    18: f"the broker's certificate is self-signed: set {_CA} to the file of the certificate, or of its CA",
+    19: f"the broker's certificate is from a private CA: set {_CA} to the file of this CA",
+    20: f"the broker's certificate is from a CA that is not trusted: set {_CA} to the file of this CA",
     62: "the broker's certificate is for another host name: use a name of the certificate in POINTSMAN_URL",
     64: "the broker's certificate is for another address: use a name of the certificate in POINTSMAN_URL",
 }
 """Remedies for a refused certificate, by OpenSSL's verification error code."""
-_ENDED = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)  # the connection ended: waiting may cure it
+_ENDED = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)  # the connection ended; a later try may succeed
 
 
 def demands_tls(settings: Settings) -> bool:
-    """Return True if a URL or a setting asks for TLS. The bus then refuses every server without TLS.
+    """Return True if a URL or a setting requires TLS. The bus then refuses every server without TLS.
 
-    One such URL counts for all servers: any server that answers gets the login of the settings.
+    One URL with TLS is sufficient, because any server that answers receives the login of the settings.
     """
     schemes = {url.partition("://")[0].lower() for url in settings.url.split(",") if "://" in url}
     return not schemes.isdisjoint(_SECURE_SCHEMES) or any(
@@ -51,7 +51,7 @@ def demands_tls(settings: Settings) -> bool:
 
 
 def tls_context(settings: Settings) -> ssl.SSLContext:
-    """Return the context for connections to the broker: with the system's CAs, or with the CA of the settings.
+    """Return the context for connections to the broker, with the CA of the settings or otherwise the system's CAs.
 
     Args:
         settings: `tls_ca`, `tls_cert` and `tls_key` are paths of PEM files.
@@ -63,18 +63,18 @@ def tls_context(settings: Settings) -> ssl.SSLContext:
         ConfigurationError: A file cannot be read, or has the wrong content for its setting.
     """
     if settings.url.startswith("ws://"):
-        raise ConfigurationError("ws:// is never encrypted, and a POINTSMAN_TLS setting demands TLS; write wss://")
+        raise ConfigurationError("ws:// is never encrypted, but a POINTSMAN_TLS setting requires TLS; use wss://")
     context = ssl.create_default_context()
     if settings.tls_ca is not None:
         authorities = read_file(_CA, settings.tls_ca)
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # a private CA takes the place of the public ones
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # a private CA replaces the public CAs
         try:
             context.load_verify_locations(cadata=authorities)
         except (ssl.SSLError, ValueError):
             raise ConfigurationError(f"{_CA}: {settings.tls_ca} is not a certificate in PEM form") from None
     if settings.tls_cert is None:
         if settings.tls_key is not None:
-            raise ConfigurationError(f"{_KEY} is set and {_CERT} is not; set both, or none")
+            raise ConfigurationError(f"{_KEY} is set, but {_CERT} is unset; set {_CERT}, too, or unset {_KEY}")
         return context
     read_file(_CERT, settings.tls_cert)
     if settings.tls_key is not None:
@@ -104,16 +104,16 @@ def _load_certificate(context: ssl.SSLContext, certificate: str, key: str | None
 
 
 def tls_fault(error: BaseException) -> str | None:
-    """Return the TLS fault and its remedy, or None if `error` is not a TLS fault, or if waiting may cure it."""
+    """Return the TLS fault in `error` and its remedy. None without a TLS fault, or if a later try may succeed."""
     for seen in causes(error):
-        if type(seen).__module__ != "ssl":  # aiohttp's own errors have ssl's types, but lack their attributes
+        if type(seen).__module__ != "ssl":  # aiohttp's errors have the types of ssl, but lack the attributes
             continue
         if isinstance(seen, ssl.SSLCertVerificationError):
-            hint = _VERIFY_HINTS.get(seen.verify_code, "look at the broker's certificate")
+            hint = _VERIFY_HINTS.get(seen.verify_code, "check the broker's certificate")
             return f"{seen.verify_message or seen}; {hint}"
         if isinstance(seen, ssl.SSLError) and not isinstance(seen, _ENDED):
             reason = (seen.reason or str(seen)).upper()
-            hint = next((told for part, told in _HINTS.items() if part in reason), "look at the broker's log")
+            hint = next((told for part, told in _HINTS.items() if part in reason), "read the broker's log")
             return f"{reason.lower().replace('_', ' ')}; {hint}"
     return None
 

@@ -1,7 +1,7 @@
 """State of an in-memory broker that all connections share: stored messages, schedules, waiting consumers.
 
-The state is a function of the calls and of the clock's time. There are no background tasks: each call first publishes
-the messages that are due, and each waiting caller sleeps until the next message is due.
+The state depends only on the calls and on the clock's time. The broker has no background tasks. Instead, each call
+first publishes the messages that are due, and each waiting caller sleeps until the next message is due.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from pointsman_schemas.subjects import Subjects
 
 __all__ = ["MAX_PAYLOAD_BYTES", "Broker"]
 
-MAX_PAYLOAD_BYTES = 1_048_576  # bytes: nats-server's own default
+MAX_PAYLOAD_BYTES = 1_048_576  # the default of nats-server
 _CLOCK_RESOLUTION_S = (
-    1e-6  # seconds: a loop fires a timer early by up to its clock's resolution, before the message is due
+    1e-6  # seconds; an event loop fires a timer early by up to its clock's resolution, before the message is due
 )
 _NEWEST_ONLY: frozenset[StreamKind] = frozenset({"deliveries", "limits"})
-"""The streams that keep the newest message of each subject."""
+"""The streams that store only the newest message of each subject."""
 
 
 class Broker:
@@ -49,10 +49,11 @@ class Broker:
     Args:
         namespace: Namespace of the subjects. Default: `pointsman`.
         clock: Clock of the broker. Default: the system clock.
-        max_payload: Most bytes of headers and body in one message. Default: 1 MiB, as nats-server.
+        max_payload: Maximum size in bytes of headers and body in one message. Default: 1 MiB, as nats-server.
         heartbeat: Seconds between the announcements of a card; a card expires after three times this value. Default: 5.
-        max_body: Most bytes of headers and body of one event. Default: `MAX_BODY_BYTES`.
-        unsynced_handoffs: True for a separate stream of handoffs that loses its newest at a power cut. Default: False.
+        max_body: Maximum size in bytes of headers and body of one event. Default: `MAX_BODY_BYTES`.
+        unsynced_handoffs: True for a separate stream of handoffs, which loses its newest messages at a power cut.
+            Default: False.
     """
 
     def __init__(
@@ -95,9 +96,9 @@ class Broker:
         self._synced_consumers: dict[str, tuple[int, Sequence[int]]] = {}
         self._durables: dict[tuple[StreamKind, str], Durable] = {}
         self._schedules: dict[str, _Schedule] = {}
-        self._expiring: list[tuple[float, StreamKind, int]] = []  # moment, stream and sequence of messages with a TTL
+        self._expiring: list[tuple[float, StreamKind, int]] = []  # due time, stream and sequence of messages with a TTL
         self._waiting: dict[asyncio.Future[None], Durable | None] = {}
-        """Consumer that each waiter waits for, or None for any change. Waking in this order makes runs repeatable."""
+        """The consumer that each waiter waits for; None for any change. The order of waking makes runs repeatable."""
         self._sequence_counter = count(1)
         self._subjects = Subjects(namespace)
         self._objects = f"$O.{self._subjects.artifacts_bucket}."
@@ -132,7 +133,7 @@ class Broker:
         stream = self.stream(kind)
         now = self.clock.monotonic()
         if (ROLLUP_HEADER in wire or TTL_HEADER in wire) and kind not in SCHEDULING_STREAMS:
-            raise PeerError(f"the broker refuses {subject}: its stream accepts no message in place of others")
+            raise PeerError(f"the broker refuses {subject}: its stream accepts no replacements")
         message_id = wire.get(MESSAGE_ID_HEADER)
         if message_id is not None and (known := stream.recent(message_id, now)):
             return known
@@ -140,10 +141,10 @@ class Broker:
             expect
         ):
             raise ConflictError(
-                f"{subject} ends at {stream.last_sequence_of(subject)}, expected {expect}; read it again, then decide"
+                f"{subject} ends at {stream.last_sequence_of(subject)}, expected {expect}; read {subject} again"
             )
         if kind in SCHEDULING_STREAMS:
-            self._schedules.pop(subject, None)  # a message takes the place of the schedule of that name
+            self._schedules.pop(subject, None)  # a message replaces the schedule with the name of its subject
         if ROLLUP_HEADER in wire:
             for stored in stream.select(subject):
                 self.delete(kind, stored.sequence)
@@ -154,7 +155,7 @@ class Broker:
 
     def schedule(self, name: str, at: datetime, target: str, body: bytes, headers: Mapping[str, str]) -> bool:
         if (kind := self.stream_of(name)) not in SCHEDULING_STREAMS or self.stream_of(target) != kind:
-            raise PeerError(f"the broker refuses {name}: its stream has no schedules, or does not hold {target}")
+            raise PeerError(f"the broker refuses {name}: its stream has no schedules, or does not store {target}")
         if self.stream(kind).last_sequence_of(target):
             return False
         due = self.clock.monotonic() + max(0.0, (at - self.clock.now()).total_seconds())
@@ -219,8 +220,8 @@ class Broker:
     def power_cut(self) -> None:
         """Restart with the synced state.
 
-        Later handoffs are lost, and their sequence numbers are assigned again. Consumers that are ahead of the stream
-        move back to its end.
+        Later handoffs are lost, and new handoffs receive their sequence numbers. A consumer whose position is after the
+        end of the stream moves back to this end.
         """
         self._publish_due()
         synced, waiting = self._synced
@@ -249,7 +250,7 @@ class Broker:
         return self.stream_of(plan.target) == "handoffs"
 
     async def until_changed(self, durable: Durable | None = None) -> None:
-        """Wait until `durable` has a new or a returned message, or one may be due. None waits for any consumer."""
+        """Wait until `durable` has a new or returned message, or a message may be due. None waits for any consumer."""
         changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting[changed] = durable
         due = self._next_due(durable)
@@ -265,7 +266,7 @@ class Broker:
                 timer.cancel()
                 await asyncio.wait(
                     {timer}
-                )  # not `await timer`: the cancellation of the timer must not reach the caller
+                )  # not `await timer`, because the cancellation of the timer must not reach the caller
 
     def wake(self, durable: Durable | None = None) -> None:
         self._notify(None if durable is None else [durable])

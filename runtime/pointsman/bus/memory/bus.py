@@ -1,4 +1,4 @@
-"""Run a broker inside the process with the semantics of JetStream: both brokers pass the same contract tests."""
+"""Run a broker inside the process with the semantics of JetStream. One contract suite tests both brokers."""
 
 from __future__ import annotations
 
@@ -55,9 +55,10 @@ class MemoryBus(Bus):
     Args:
         namespace: Namespace of a new broker. Default: `pointsman`.
         clock: Clock of a new broker. Default: the system clock.
-        max_payload: Most bytes of headers and body in one message of a new broker. Default: 1 MiB, as nats-server.
-        max_body: Most bytes of headers and body of one event of a new broker. Default: `MAX_BODY_BYTES`.
-        broker: Broker to connect to; the other arguments are then ignored. Default: a new broker.
+        max_payload: Maximum size in bytes of headers and body in one message of a new broker. Default: 1 MiB, as
+            nats-server.
+        max_body: Maximum size in bytes of headers and body of one event of a new broker. Default: `MAX_BODY_BYTES`.
+        broker: The broker. With a broker, the other arguments are ignored. Default: a new broker.
     """
 
     def __init__(
@@ -307,7 +308,7 @@ class MemoryBus(Bus):
         """Return a message with its body, which may be in the object store.
 
         Args:
-            stored: Message as the stream holds it.
+            stored: The message in the stream.
 
         Returns:
             The message with its body.

@@ -42,7 +42,7 @@ class MemoryConsumer:
         broker = self._bus.broker
         self._durable.pulling.append(self)
         try:
-            await asyncio.sleep(0)  # a process that never waits would take the messages of the other processes
+            await asyncio.sleep(0)  # a caller that never waits would take the messages of the other callers
             return await self._take(broker, room)
         finally:
             self._durable.pulling.remove(self)
@@ -84,7 +84,7 @@ class MemoryConsumer:
 
 @dataclass(frozen=True, slots=True)
 class MemoryDelivery:
-    """See `ports.Delivery`. After a restart of the broker, a delivery of an earlier `_era` settles nothing."""
+    """See `ports.Delivery`. After a restart of the broker, a delivery of an earlier `_era` settles no message."""
 
     message: StoredMessage
     delivered: int

@@ -1,4 +1,4 @@
-"""Keep the cards of a `MemoryBroker` until they are withdrawn, or until their time to live ends without a refresh."""
+"""Store the cards of a `MemoryBroker`. A card is removed when it is withdrawn, or when its time to live ends."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ class Stream:
     """Messages by sequence and by subject, and the ids of recent messages. Times are monotonic seconds.
 
     Args:
-        duplicate_window: Seconds for which a message id is known; default 120.
+        duplicate_window: Seconds for which the stream remembers a message id; default 120.
     """
 
     def __init__(self, duplicate_window: float = DUPLICATE_WINDOW_S) -> None:
@@ -106,7 +106,7 @@ class Durable:
     ack_waits: tuple[float, ...] = ()
     ready: deque[int] = field(default_factory=deque)
     era: int = 0
-    """Number of moves back to an earlier state. A delivery of an earlier era settles nothing."""
+    """Number of resets of the consumer. A delivery from before the last reset settles no message."""
     counts: dict[int, int] = field(default_factory=dict)
     pulling: list[PullingConsumer] = field(default_factory=list)
     """Consumers that wait for deliveries."""
@@ -138,7 +138,7 @@ class Durable:
         return sequence
 
     def is_unsettled(self, sequence: int) -> bool:
-        """Return True if the message was delivered but not settled: it is in flight, or waits for redelivery."""
+        """Return True if the message was delivered but not settled, so it is in flight or waits for redelivery."""
         return sequence in self.counts
 
     def settle(self, sequence: int) -> None:

@@ -1,4 +1,4 @@
-"""Subscribers and receivers of forwarded deliveries at a `MemoryBroker`, which stores nothing for absent receivers."""
+"""Subscribers and receivers of forwarded deliveries at a `MemoryBroker`. An absent receiver misses a message."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _log = structlog.get_logger(__name__)
 
 
 class MemorySubscriptions:
-    """Listeners by subject, and receivers by name. Each has its own task, which delivers in the order of sending."""
+    """Listeners by subject, and receivers by name. Each has a separate task, which delivers in the order of sending."""
 
     def __init__(self) -> None:
         self._listeners: list[_Listener] = []

@@ -199,9 +199,9 @@ def text_of(**fields: object) -> bytes:
 @pytest.mark.parametrize(
     ("key", "body", "reason"),
     [
-        ("other.a", text_of(), "'writer.a', and its key is 'other.a'"),
-        ("writer.b", text_of(), "'writer.a', and its key is 'writer.b'"),
-        ("writer.a", text_of(instance=""), "'writer.', and its key is 'writer.a'"),
+        ("other.a", text_of(), "'writer.a', but its key is 'other.a'"),
+        ("writer.b", text_of(), "'writer.a', but its key is 'writer.b'"),
+        ("writer.a", text_of(instance=""), "'writer.', but its key is 'writer.a'"),
         ("writer.a.b", text_of(), "its key is 'writer.a.b'"),
         ("writer.a", text_of(input_schema={"type": "strin"}), "input_schema: not a JSON Schema: type is"),
         ("writer.a", text_of(output_schema={"properties": []}), "not a JSON Schema: properties is []"),

@@ -125,7 +125,7 @@ async def test_own_broker_is_not_started_for_a_team_without_runnable_agents(
 def test_several_teams_without_one_named_team_are_distinguished_by_variable(tmp_path: Path) -> None:
     (tmp_path / "two.py").write_text("from pointsman import Team\na = Team(name='x')\nb = Team(name='y')\n")
 
-    with pytest.raises(ConfigurationError, match=r"defines 2 teams: x, y; call the first of them `team`"):
+    with pytest.raises(ConfigurationError, match=r"defines 2 teams: x, y; call the variable of the main team `team`"):
         app.load_team(str(tmp_path / "two.py"))
     assert app.load_team(f"{tmp_path / 'two.py'}:b").name == "y"
     assert [team.name for team in app.load_teams(str(tmp_path / "two.py"))] == ["x", "y"]
