@@ -48,7 +48,7 @@ async def test_a_log_that_is_full_and_refuses_more_loses_nothing(bus: JetStreamB
 
     assert {(outcome.status, outcome.answer) for outcome in outcomes} == {("completed", "a b")}
     assert wrong == []
-    assert f"{log} holds" in full["streams"]["finding"]
+    assert f"{log} has" in full["streams"]["finding"]
 
 
 @pytest.mark.parametrize(("kind", "limits"), [("work", {"max_bytes": 50_000_000}), ("log", {"max_msgs": 5_000})])

@@ -1,6 +1,6 @@
-"""The processes: a supervisor is the shell around the core, a worker the shell around agents.
+"""The processes: a supervisor runs the core for a team, and a worker runs agents.
 
-Both run on asyncio over the bus port and import no NATS.
+Supervisors and workers run on asyncio over the bus port and import no NATS.
 
-The folders     supervisor, worker, operations, log, process
+Folders         supervisor, worker, operations, log, process
 """

@@ -301,8 +301,8 @@ async def test_open_approval_is_listed_until_it_expires() -> None:
     ("expires_at", "more", "said"),
     [
         (EVER, (DECIDED,), f"{TOKEN} was already rejected by Ann; nothing has changed"),
-        (EVER, (ended("cancelled", 2),), f"the workflow has ended: cancelled; {TOKEN} is asked no more"),
-        (at(2), (), f"{TOKEN} expired at {at(2).isoformat()} and takes no answer"),
+        (EVER, (ended("cancelled", 2),), f"the workflow has ended: cancelled; {TOKEN} is closed"),
+        (at(2), (), f"{TOKEN} expired at {at(2).isoformat()} and accepts no answer"),
     ],
 )
 async def test_an_answer_that_cannot_count_is_not_sent_and_says_why(

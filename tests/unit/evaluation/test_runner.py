@@ -353,7 +353,7 @@ def test_a_suite_s_folder_is_where_checks_are_looked_for_once(tmp_path: Path, mo
     [
         ("a.json", '{"team": "shop", ', "a.json is not valid: "),
         ("a.json", '{"team": "shop", "team": "shop", "cases": [{"input": "x"}]}', "a.json is not valid: .*team"),
-        ("a.py", "", "a.py defines no Suite; give it one"),
+        ("a.py", "", "a.py defines no Suite; add Suite"),
         (
             "a.py",
             "from pointsman.evaluation.runner import Case, Suite\n"

@@ -1,4 +1,4 @@
-"""Keep a state in memory current with a key-value bucket: first the present values, then each change."""
+"""Follow a key-value bucket with a state in memory: apply the present values, then each change."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["follow_bucket"]
 
 _log = get_logger(__name__)
 
-_RETRY_PAUSE_S = 1.0  # time before the bucket is followed again after an error of the broker
+_RETRY_PAUSE_S = 1.0  # seconds before the bucket is followed again after an error of the broker
 
 
 async def follow_bucket(bucket: KeyValue, apply: Callable[[KeyValueEntry], None], *, content: str) -> None:

@@ -1,4 +1,4 @@
-"""Follow a stream into a state in memory: the recent history at first, and then each new message."""
+"""Follow a stream with a state in memory: apply the recent history, then each new message."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["StreamFollower"]
 _log = get_logger(__name__)
 
 _YIELD_EVERY = 200  # messages applied before other tasks of the loop run: 5 ms
-_RETRY_PAUSE_S = 1.0  # time before the stream is followed again after an error of the broker
+_RETRY_PAUSE_S = 1.0  # seconds before the stream is followed again after an error of the broker
 
 
 class StreamFollower(ABC):
@@ -26,7 +26,7 @@ class StreamFollower(ABC):
         bus: The bus.
         stream: The stream.
         subject: The filter of the subjects.
-        history: Largest number of messages that are read at the start.
+        history: Maximum number of messages that are read at the start.
     """
 
     def __init__(self, bus: Bus, stream: StreamKind, subject: str, *, history: int) -> None:
@@ -46,15 +46,15 @@ class StreamFollower(ABC):
 
     @abstractmethod
     def reset(self) -> None:
-        """Reset the state to empty: the stream was created again, or has lost its end."""
+        """Reset the state to empty, because the stream was created again or has lost its end."""
 
     @abstractmethod
     def moved(self) -> None:
-        """React to a new `sequence`. Called also when there is no history to read."""
+        """React to a new `sequence`. The method is also called if the stream has no history."""
 
     @property
     def progress(self) -> float:
-        """The share of the stream's history that has been applied, 0 to 1."""
+        """The share of the stream's history that was applied, from 0 to 1."""
         return 1.0 if self.sequence >= self._end else self.sequence / max(1, self._end)
 
     async def run(self) -> None:

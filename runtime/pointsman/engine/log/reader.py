@@ -1,4 +1,4 @@
-"""Read logs: entries, the newest commit, the start of a workflow; wait for a message."""
+"""Read logs: the entries, the newest commit and the start of a workflow. Wait for a message."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ T = TypeVar("T")
 
 
 class ImportedLogError(PeerError):
-    """The log was imported, for reading. No process acts on it."""
+    """The log was imported for reading only. No process acts on the log."""
 
     kind = "imported_log"
 
 
 class NewestCommit(NamedTuple):
-    """The newest commit of a workflow, and its team. `imported_from` is None unless the log was imported."""
+    """The newest commit of a workflow, and its team. `imported_from` is None for a log that was not imported."""
 
     team: str
     commit: Commit
@@ -56,24 +56,24 @@ class NewestCommit(NamedTuple):
 
 IMPORTED_HEADER = "Pointsman-Imported"
 """The header of imported messages. Its value is the namespace from which they were exported."""
-_MAX_CONCURRENT = 50  # concurrent requests to the broker: enough to hide the round trip
+_MAX_CONCURRENT = 50  # requests to the broker at a time: enough to hide the round trip
 _RECHECK_INTERVAL_S = 5.0
-"""Interval of checks for a missed message, in seconds. A waiter uses a plain subscription, which needs no consumer at
-the broker. The subscription misses a message that is published while the connection is down."""
+"""Interval of checks for a missed message, in seconds. A waiting call uses a plain subscription, which needs no
+consumer at the broker. The subscription misses a message that is published while the connection is down."""
 
 
 def read_commit(stored: StoredMessage) -> Commit:
     """Return the commit of a log message.
 
     Raises:
-        UnknownEventTypeError: The message has another type or version than this release writes.
+        UnknownEventTypeError: The message has a type or version that this release does not write.
         UndecodableEventError: Headers or body cannot be read.
     """
     envelope, body = decode(stored.headers, stored.body)
     if envelope is not None and envelope.type != Commit.event_type:
         raise UnknownEventTypeError(
             f"message {stored.sequence} on {stored.subject} has type {envelope.type!r}; this release reads "
-            f"{Commit.event_type!r}; use the release of Pointsman that wrote it"
+            f"{Commit.event_type!r}; use the release of Pointsman that wrote the message"
         )
     return parse(Commit, body)
 
@@ -84,7 +84,7 @@ def imported_from(stored: StoredMessage) -> str | None:
 
 
 def is_imported(stored: StoredMessage) -> bool:
-    """Return True if the message was imported, for reading: no process acts on it."""
+    """Return True if the message was imported for reading only. No process acts on an imported message."""
     return imported_from(stored) is not None
 
 
@@ -92,8 +92,8 @@ def check_not_imported(workflow: str, namespace: str | None) -> None:
     """Raise `ImportedLogError` if the workflow was imported from `namespace`."""
     if namespace is not None:
         raise ImportedLogError(
-            f"workflow {workflow} was imported from the namespace {namespace!r}, for reading: no supervisor acts on "
-            "it, and nothing was sent"
+            f"workflow {workflow} was imported from the namespace {namespace!r} for reading only: no supervisor acts "
+            f"on {workflow}, and nothing was sent"
         )
 
 
@@ -101,14 +101,14 @@ def is_outcome(stored: StoredMessage) -> bool:
     """Return True if a message on an outcome subject is the outcome of the workflow that the subject names.
 
     Before the workflow ends, any client that may publish in the namespace can store a different message on this
-    subject. Only the headers are read, which is cheap.
+    subject. The check is fast, because the check reads only the headers.
     """
     headers, workflow = stored.headers, stored.subject.rpartition(".")[2]
     return headers.get("ce-type") == Outcome.event_type and headers.get("ce-subject") == workflow
 
 
 def round_of_outcome(stored: StoredMessage) -> int:
-    """Return the round of its workflow that a stored outcome ends. Only the headers are read."""
+    """Return the round of the workflow that a stored outcome ends. Only the headers are read."""
     return outcome_round(stored.subject.rpartition(".")[2], stored.headers.get("ce-id", ""))
 
 
@@ -158,7 +158,7 @@ async def read_workflow_started(bus: Bus, subjects: Subjects, log: str) -> Workf
 async def wait_for_message(
     bus: Bus, stream: StreamKind, subject: str, wanted: Callable[[StoredMessage], bool] = lambda stored: True
 ) -> StoredMessage:
-    """Wait for a message on `subject` that is `wanted`, without a time limit, also while the broker is unavailable."""
+    """Wait for a `wanted` message on `subject`, without a time limit. Continue while the broker is unavailable."""
     arrived: asyncio.Queue[StoredMessage] = asyncio.Queue()
     async with await bus.listen(subject, arrived.put):
         while (stored := await _find_stored(bus, stream, subject, wanted)) is None:
@@ -171,7 +171,7 @@ async def wait_for_message(
 
 
 async def gather_batched(questions: Iterable[Awaitable[T]]) -> list[T]:
-    """Return the results of `questions`, in their order. At most `_MAX_CONCURRENT` run at a time."""
+    """Return the results of `questions`, in the order of `questions`. At most `_MAX_CONCURRENT` run at a time."""
     answers: list[T] = []
     left = iter(questions)
     while some := tuple(islice(left, _MAX_CONCURRENT)):
@@ -191,7 +191,7 @@ async def _find_stored(
     except BusUnavailableError:
         if bus.closed:
             raise
-        return None  # the connection reconnects by itself, and the caller tries again
+        return None  # the bus reconnects, and the caller tries again
 
 
 async def as_async_generator(messages: AsyncIterator[T]) -> AsyncGenerator[T, None]:
@@ -209,8 +209,8 @@ async def follow_workflow(
 ) -> AsyncGenerator[StoredMessage, None]:
     """Yield the commits of a workflow and the reports of its agents in the order of their time, and wait for more.
 
-    The two have different streams, because they have different writers. The reports that are stored before the end of
-    the workflow come before the commit that ends it.
+    Commits and reports are in different streams, because they have different writers. All reports that are stored
+    before the end of the workflow come before the commit that ends the workflow.
 
     Args:
         bus: The bus.
@@ -226,7 +226,7 @@ async def follow_workflow(
     wanted: dict[StreamKind, str] = {"log": log, "results": subjects.workflow_events(workflow, team)}
     seen: dict[StreamKind, int] = dict.fromkeys(wanted, 0)
     present: list[StoredMessage] = []
-    for stream, subject in wanted.items():  # the log first: the reports of its tasks are stored before its end
+    for stream, subject in wanted.items():  # the log first, because the reports of tasks are stored before its end
         found = [stored async for stored in bus.read(stream, subject)]
         seen[stream] = found[-1].sequence if found else 0
         present += found
@@ -252,7 +252,7 @@ async def follow_workflow(
             if isinstance(new := await arrived.get(), Exception):
                 raise new
             stream, stored = new
-            if stored.sequence <= seen[stream]:  # read before the commit that ended the workflow
+            if stored.sequence <= seen[stream]:  # this message was read before the commit that ended the workflow
                 continue
             if stream == "log" and _ends_workflow(stored):
                 async for report in bus.read("results", wanted["results"], after=seen["results"]):
@@ -279,6 +279,6 @@ def team_of(log_subject: str) -> str:
 
 def _no_log_message(subjects: Subjects, workflow: str) -> str:
     return (
-        f"no log of workflow {workflow!r} in namespace {subjects.namespace!r}: it is not admitted yet, its log has "
-        "aged out, or the id or the namespace is another; `pointsman list` shows the existing workflows"
+        f"no log of workflow {workflow!r} in namespace {subjects.namespace!r}: the workflow is not admitted yet, its "
+        "log was removed, or the id or the namespace is wrong; `pointsman list` shows the existing workflows"
     )

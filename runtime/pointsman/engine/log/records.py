@@ -1,7 +1,7 @@
 """Read and extend the records of threads and schedules by compare-and-set.
 
-Each message of a record holds the entries of one change and the state after the change. So the newest message is the
-whole record, and a change deletes the older ones.
+Each message of a record contains the entries of one change and the state after the change. So the newest message is the
+whole record, and a change deletes the older messages.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pointsman_schemas.threads import Thread, ThreadEntry, ThreadRecord
 __all__ = ["SCHEDULE", "THREAD", "Changed", "RecordHead", "RecordKind", "Records"]
 
 _MAX_RACES = 100
-"""Compare-and-set conflicts of one change before the change fails. More conflicts are a sign of a different fault."""
+"""Maximum number of compare-and-set conflicts of one change. More conflicts indicate a different fault."""
 
 StateT = TypeVar("StateT")
 EntryT = TypeVar("EntryT")
@@ -32,7 +32,7 @@ EntryT = TypeVar("EntryT")
 
 @dataclass(frozen=True, slots=True)
 class RecordHead(Generic[StateT]):
-    """The end of a record: the state, the number of its last change, and the sequence of that message."""
+    """The end of a record: the state, the number of its last change, and the sequence of the last message."""
 
     state: StateT | None = None
     number: int = 0
@@ -44,7 +44,7 @@ class Changed(Generic[StateT, EntryT]):
     """The result of a change.
 
     Attributes:
-        state: The state after the change; None if there is no record.
+        state: The state after the change; None if the record does not exist.
         entries: The entries that were stored.
         raced: True if another process may have stored a part of the change.
     """
@@ -59,7 +59,7 @@ class RecordKind(Generic[StateT, EntryT]):
     """One kind of record.
 
     Args:
-        noun: The noun for messages about a record.
+        noun: The noun for a record in error messages.
         event: The class of the messages, with the fields `number`, `entries` and `state`.
         fold: The function that applies entries to a state.
     """
@@ -75,7 +75,7 @@ class RecordKind(Generic[StateT, EntryT]):
             stored: The message.
 
         Returns:
-            The state after its change.
+            The state after the change of the message.
 
         Raises:
             ContractError: The message cannot be read.
@@ -91,7 +91,7 @@ class RecordKind(Generic[StateT, EntryT]):
             subject: The subject of the record.
 
         Returns:
-            The head; without a state if there is no record.
+            The head, without a state if the record does not exist.
 
         Raises:
             ContractError: The message cannot be read.
@@ -103,7 +103,7 @@ class RecordKind(Generic[StateT, EntryT]):
         return RecordHead(record.state, record.number, stored.sequence)
 
     async def read_all(self, bus: Bus, filter: str) -> Sequence[StateT]:
-        """Read all records of a filter. Messages of other programs are left out.
+        """Read all records of a filter. Skip messages of other programs.
 
         Args:
             bus: The bus.
@@ -149,7 +149,7 @@ class Records(Generic[StateT, EntryT]):
 
         Args:
             subject: The subject of the record. Its last token is the id of the thread or the name of the schedule.
-            decide: A pure function that returns the entries; no entries change nothing.
+            decide: A pure function that returns the entries; without entries, the record does not change.
 
         Returns:
             The result.
@@ -175,8 +175,8 @@ class Records(Generic[StateT, EntryT]):
             try:
                 sequence = await self._bus.publish(subject, dump(record), encode(envelope), expect=head.sequence)
             except (ConflictError, PublishOutcomeUnknownError):
-                continue  # decide on the newest record: if the change was stored, there are no more entries
+                continue  # decide on the newest record, which gives no entries if the change was stored
             if head.sequence:
                 await self._bus.trim("log", subject, sequence - 1)  # the newest message is the whole record
             return Changed(after, entries, raced=race > 0)
-        raise InvariantError(f"the {kind.noun} {name} lost {_MAX_RACES} races for its record in a row")
+        raise InvariantError(f"a change of the {kind.noun} {name} had {_MAX_RACES} conflicts in a row")

@@ -1,6 +1,6 @@
 """Decode messages of the bus to inputs of the core.
 
-A message that cannot be read raises a `ContractError` with the problem.
+For a message that cannot be read, a function raises a `ContractError` with the problem.
 """
 
 from __future__ import annotations
@@ -62,17 +62,17 @@ __all__ = [
 
 _MAX_IGNORED_FIELDS = 20
 _MAX_NAME_CHARS = 200
-_SEARCH_WINDOW = 20_000  # largest number of requests that a search reads, in about a second
+_SEARCH_WINDOW = 20_000  # maximum number of requests that a search reads, which takes about a second
 
 InputAddress: TypeAlias = ResultAddress | ControlAddress | TimerAddress
 """The parts of the subject of an input of a running workflow."""
 
 
 def read_request(stored: StoredMessage, team: Team) -> RequestReceived | RequestRefused:
-    """Return the request of a message in any of its three forms: CloudEvents binary, structured, or bare JSON.
+    """Return the request of a message in one of three forms: CloudEvents binary, structured, or bare JSON.
 
-    A request that cannot be read is a `RequestRefused`: its workflow begins and ends at once, so that the caller
-    receives an outcome.
+    If the request cannot be read, return a `RequestRefused`. Its workflow begins and ends at once, because the caller
+    must receive an outcome.
     """
     envelope: Envelope | None = None
     body = b""
@@ -86,7 +86,7 @@ def read_request(stored: StoredMessage, team: Team) -> RequestReceived | Request
         caller_id(admission.request_id, "request id")
         caller_id(admission.correlation_id, "correlation id")
     except ContractError as error:
-        # A sender may correct only an attribute, so the same body with different headers is a different request.
+        # The same body with different headers is a different request, because a sender may correct only a header.
         digest = stable_digest(str(error).encode("utf-8", "replace") + stored.body)
         admission = _readable(_admission(stored, team, envelope, None, digest, body))
         refusal = AttemptError(kind=error.kind, message=str(error))
@@ -95,7 +95,7 @@ def read_request(stored: StoredMessage, team: Team) -> RequestReceived | Request
 
 
 def _ignored_fields(body: bytes) -> tuple[str, ...]:
-    """Return the first fields of a request's body that a request does not have, each with the name probably meant."""
+    """Return the first unknown fields of a request's body, each with the name that the sender probably meant."""
     content = parse_json(body)
     unknown = find_unknown_fields(Request, content) if isinstance(content, dict) else []
     return tuple(str(each)[:_MAX_NAME_CHARS] for each in unknown[:_MAX_IGNORED_FIELDS])
@@ -104,10 +104,10 @@ def _ignored_fields(body: bytes) -> tuple[str, ...]:
 def read_child_request(
     stored: StoredMessage, team: Team, subjects: Subjects, now: datetime
 ) -> RequestReceived | RequestRefused:
-    """Return the request of a handoff to the team. A refused request fails the task of its parent with the reason.
+    """Return the request of a handoff to the team. If the request is refused, the parent's task fails with the reason.
 
     Raises:
-        ContractError: The handoff is unreadable, so there is no reply subject to answer on.
+        ContractError: The handoff is unreadable, so the answer has no reply subject.
     """
     envelope, handoff = decode_handoff(stored, subjects)
     admission = Admission(
@@ -140,9 +140,9 @@ def read_child_request(
 
 
 def _readable(admission: Admission) -> Admission:
-    """Return the admission of a refused request with ids that headers and logs can hold.
+    """Return the admission of a refused request with ids that are valid in headers and logs.
 
-    The workflow id follows from the whole ids, so that no two refused requests share a workflow.
+    The workflow id is computed from the original ids, so two refused requests never share a workflow.
     """
     return replace(admission, request_id=_shown(admission.request_id), correlation_id=_shown(admission.correlation_id))
 
@@ -152,10 +152,10 @@ def _shown(value: str) -> str:
 
 
 def _check_reply_to(subject: str | None) -> None:
-    """Raise `ContractError` if an outcome on `subject` may reach a subscriber other than the inbox of a caller."""
+    """Raise `ContractError` if `subject` is not an inbox, because another subscriber may then receive the outcome."""
     if subject is not None and not (subject.startswith("_INBOX.") and all(subject.split("."))):
         raise ContractError(
-            f"reply_to is {subject!r}; expected the inbox of the caller: _INBOX. and tokens parted by dots"
+            f"reply_to is {subject!r}; expected the inbox of the caller: _INBOX. and tokens separated by dots"
         )
 
 
@@ -167,7 +167,7 @@ def _admission(
     digest: str,
     unread: bytes = b"",
 ) -> Admission:
-    """Return the admission of a request, or of the body `unread` that cannot be read as a request."""
+    """Return the admission of a request, or of the body `unread`, which cannot be read as a request."""
     headers = {name.lower(): value for name, value in stored.headers.items()}
     request_id, source = _request_identity(stored, envelope, headers)
     return Admission(
@@ -191,7 +191,7 @@ def _correlation_id(
 
 
 def _text_field(body: bytes, name: str) -> str | None:
-    """Return a text of a body that cannot be read as a request; None if there is no such text."""
+    """Return a text field of a body that cannot be read as a request; None if the field is missing or not a text."""
     with suppress(ContractError):
         content = parse_json(body) if body else None
         value = content.get(name) if isinstance(content, dict) else None
@@ -200,7 +200,7 @@ def _text_field(body: bytes, name: str) -> str | None:
 
 
 def _readable_reply_to(body: bytes) -> str | None:
-    """Return the reply subject of a refused request, so that its caller receives the outcome."""
+    """Return the reply subject of a refused request, because the caller must receive the outcome."""
     with suppress(ContractError, ValidationError):
         subject = _text_field(body, "reply_to")
         _check_reply_to(subject)
@@ -214,7 +214,7 @@ def _request_identity(stored: StoredMessage, envelope: Envelope | None, headers:
         return envelope.id, envelope.source
     identity = read_identity(stored.headers, stored.body)
     own_id = identity.id or headers.get("nats-msg-id")
-    # A sequence is unique while the stream exists. The sequence together with its time is unique for ever.
+    # A sequence alone is unique only until the stream is created again. The sequence and its time are always unique.
     own_id = own_id or f"sequence-{stored.sequence}-{stored.at:%Y%m%dT%H%M%S.%fZ}"
     return own_id, identity.source
 
@@ -229,7 +229,7 @@ def workflow_of_request(stored: StoredMessage) -> str:
 
 
 def correlation_id_of_request(stored: StoredMessage) -> str:
-    """Return the correlation id of the workflow that a request becomes, or has become."""
+    """Return the correlation id of the workflow that a request starts."""
     envelope: Envelope | None = None
     request: Request | None = None
     body = b""
@@ -241,7 +241,7 @@ def correlation_id_of_request(stored: StoredMessage) -> str:
 
 
 def workflow_id_of(stored: StoredMessage, team: str, subjects: Subjects) -> str | None:
-    """Return the workflow of `team` that the subject or the id of a message names; None if neither names a workflow."""
+    """Return the workflow of `team` in the subject or the id of a message; None if the message names no workflow."""
     with suppress(ContractError):
         match stored.subject.split(".", 2)[1]:
             case "request":
@@ -279,7 +279,7 @@ def input_address(subject: str, subjects: Subjects) -> InputAddress:
 async def recent_requests(bus: Bus, requests: str) -> AsyncGenerator[StoredMessage, None]:
     """Yield the requests on the subject `requests` (wildcards allowed) among the last messages of their stream.
 
-    The oldest request comes first. Put the generator into `aclosing` to leave it early.
+    The oldest request comes first. If you leave the generator early, wrap the generator in `aclosing`.
     """
     if (last := await bus.last("requests", requests)) is None:
         return
@@ -291,9 +291,9 @@ async def recent_requests(bus: Bus, requests: str) -> AsyncGenerator[StoredMessa
 
 
 async def find_request(bus: Bus, requests: str, workflow: str, *, after: int | None = None) -> StoredMessage | None:
-    """Return the request that starts `workflow`, or None.
+    """Return the request that starts `workflow`; None if no such request is found.
 
-    Only requests `after` a sequence are compared; by default those of `recent_requests`.
+    Only requests `after` a sequence are compared. Default: the requests of `recent_requests`.
     """
     found = (
         recent_requests(bus, requests)
@@ -336,7 +336,7 @@ def read_input(
 
     Raises:
         ContractError: The message cannot be read, or has another type or version.
-        UndecodableEventError: The message disagrees with its subject, or ends before it starts.
+        UndecodableEventError: The message does not agree with its subject, or a result ends before it starts.
     """
     if address is None:
         address = input_address(stored.subject, subjects)
@@ -364,7 +364,7 @@ def _read_input(
             _refuse_misnamed(Control, body)
             if control.action != address.action:
                 raise UndecodableEventError(
-                    f"the action is {control.action!r}, and {address.action!r} in the subject; publish both alike"
+                    f"the action is {control.action!r}, but {address.action!r} in the subject; publish the same action"
                 )
             return ControlReceived(event_id, control, address.actor)
         case TimerAddress():
@@ -373,7 +373,7 @@ def _read_input(
             if stored.scheduled_by != planned:
                 raise UndecodableEventError(
                     f"the timer comes from {stored.scheduled_by or 'a client'}; expected the schedule {planned}; only "
-                    "the broker publishes a timer, when it is due"
+                    "the broker may publish a timer"
                 )
             return TimerFired(address.name)
         case _:
@@ -386,19 +386,19 @@ def _read_result(body: bytes, address: ResultAddress) -> Result:
     addressed = (address.workflow, address.task, address.attempt, address.agent)
     if said != addressed:
         raise UndecodableEventError(
-            f"the result speaks of workflow, task, attempt, agent {said}; its subject of {addressed}; "
+            f"the result is for workflow, task, attempt, agent {said}; its subject is for {addressed}; "
             "publish on the handoff's return_to"
         )
     if result.ended_at < result.started_at:
         raise UndecodableEventError(
             f"ended_at is {result.ended_at.isoformat()}, before started_at, {result.started_at.isoformat()}; "
-            "take both times from one clock that does not step back"
+            "take the two times from one clock that does not step back"
         )
     return result
 
 
 def _refuse_misnamed(model: type[BaseModel], body: bytes) -> None:
-    """Raise `UndecodableEventError` for a field in place of a missing field: the input of a person may be lost."""
+    """Raise `UndecodableEventError` for a misspelled field, because otherwise the input of a person may be lost."""
     content = parse_json(body)
     for each in find_unknown_fields(model, content) if isinstance(content, dict) else ():
         if each.meant:
@@ -406,7 +406,7 @@ def _refuse_misnamed(model: type[BaseModel], body: bytes) -> None:
 
 
 def failed_result_for(stored: StoredMessage, address: ResultAddress, error: ContractError) -> ResultReceived:
-    """Return a failed result in place of a result that cannot be read: the attempt failed by a fault of the sender."""
+    """Return a failed result for a result that cannot be read, because the attempt failed by a fault of the sender."""
     failed = Result(
         workflow_id=address.workflow,
         task_id=address.task,

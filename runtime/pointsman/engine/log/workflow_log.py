@@ -1,7 +1,7 @@
-"""The log of a workflow as its supervisor uses it: loaded once, then extended by compare-and-set commits.
+"""The log of a workflow for its supervisor, which loads the log once and extends the log by compare-and-set commits.
 
-A supervisor commits with the sequence at which it read the end of the log. The broker refuses the commit if another
-process wrote first. Supervisors need no other coordination.
+A supervisor commits with the sequence at which the supervisor read the end of the log. The broker refuses the commit if
+another process wrote first. Supervisors need no other coordination.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from pointsman_schemas.subjects import Subjects
 __all__ = ["CorruptLogError", "LogHead", "TruncatedLogError", "WorkflowLog"]
 
 SNAPSHOT_EVERY = 64
-"""Commits between two snapshots. Loading reads at most this number of commits, in some tens of milliseconds."""
+"""Number of commits between two snapshots. Loading reads at most so many commits, in some tens of milliseconds."""
 _TASKS_PER_DOUBLING = 128
 """If a workflow has this number of tasks, the number of commits between two snapshots is doubled. For twice as many
-tasks, the number is doubled again: a snapshot holds all tasks, and is as large as the commits that added the tasks."""
+tasks, the number is doubled again, because a snapshot has all tasks, and is as large as the commits that added them."""
 
 
 class CorruptLogError(PeerError):
-    """A log holds a message that cannot be read or cannot follow. Its workflow is closed; other workflows continue."""
+    """A log has a message that cannot be read or applied. Its workflow is closed; other workflows continue."""
 
     kind = "corrupt_log"
 
 
 class TruncatedLogError(CorruptLogError):
-    """The beginning of a log was removed: by retention long after the end, or by a limit of the stream."""
+    """The beginning of a log was removed, by retention long after the end or by a limit of the stream."""
 
     kind = "truncated_log"
 
@@ -56,7 +56,7 @@ class LogHead:
         state: The state after the last commit; None without a log.
         sequence: The last sequence; 0 without a log.
         snapshot_sequence: The sequence of the newest commit with a snapshot.
-        foreign_messages: True if another process has written to the log. That process may not have published all
+        foreign_messages: True if another process has written to the log. The other process may not have published all
         messages that its commits require.
         agents: The agents that the commits last named as live; None if these names were not read.
     """
@@ -79,7 +79,7 @@ class WorkflowLog:
         self._source = subjects.source("team", team)
 
     async def load(self, workflow: str, known: LogHead | None = None) -> LogHead:
-        """Return the head of the log, read from the newest snapshot on, or from `known` on.
+        """Return the head of the log. Read the log after `known`, or from the newest snapshot on.
 
         Raises:
             CorruptLogError: A message cannot be read or does not follow from the message before it.
@@ -107,7 +107,7 @@ class WorkflowLog:
     async def origin(self, workflow: str) -> tuple[str | None, str]:
         """Return the correlation id and the trace id of the log's newest message.
 
-        The log may be unable to fold this message.
+        The call does not fold the message, which may be impossible.
         """
         last = await self._bus.last("log", self._subjects.log(self._team, workflow))
         try:
@@ -142,8 +142,8 @@ class WorkflowLog:
             The new head.
 
         Raises:
-            ConflictError: Another process has written since `head`. Nothing was stored: load, decide again.
-            PublishOutcomeUnknownError: The commit may have been stored. Load, decide again.
+            ConflictError: Another process has written after `head`. Nothing was stored. Load and decide again.
+            PublishOutcomeUnknownError: The commit may have been stored. Load and decide again.
             OversizeEventError: The entries do not fit into one message.
         """
         number = state.commits + 1
@@ -180,7 +180,7 @@ class WorkflowLog:
             finally:
                 storing.close()
         except OversizeEventError:
-            # Without this snapshot the log only loads more slowly, and only `replay` reads the decision context.
+            # Without this snapshot, the log loads more slowly. Only `replay` reads the decision context.
             for leaner in (plain, plain.model_copy(update={"decision_context": None})):
                 with suppress(OversizeEventError):
                     sequence = await self._bus.publish(subject, dump(leaner), headers, expect=head.sequence)
@@ -193,7 +193,7 @@ class WorkflowLog:
 
     def _read_stored(self, stored: StoredMessage) -> Commit:
         if is_imported(stored):
-            raise ImportedLogError(f"the log on {stored.subject} was imported, for reading; no process acts on it")
+            raise ImportedLogError(f"the log on {stored.subject} was imported for reading only; no process acts on it")
         try:
             return read_commit(stored)
         except ContractError as error:
@@ -203,11 +203,11 @@ class WorkflowLog:
         if head.state is None and commit.number > 1 and commit.snapshot is None:
             raise TruncatedLogError(
                 f"the log on {stored.subject} begins with commit {commit.number}: earlier commits were removed, "
-                "because the workflow ended long ago, or by a limit of the stream, which `pointsman doctor` reports"
+                "because the workflow ended long ago or the stream has a limit, which `pointsman doctor` reports"
             )
         try:
             if commit.snapshot is not None and (head.state is None or commit.number != head.state.commits + 1):
-                agents = _live_agents(LogHead(), commit)  # the missing commits may have named others
+                agents = _live_agents(LogHead(), commit)  # the missing commits may have named other agents
                 return LogHead(from_snapshot(commit.snapshot), stored.sequence, stored.sequence, agents=agents)
             state = apply_commit(head.state, commit)
         except (InvariantError, ValidationError) as error:
@@ -227,5 +227,5 @@ def _live_agents(before: LogHead, commit: Commit) -> AgentCards | None:
 def _corrupt_log(stored: StoredMessage, error: Exception) -> CorruptLogError:
     return CorruptLogError(
         f"message {stored.sequence} on {stored.subject} cannot be folded: {describe_error(error)}; the workflow "
-        "is closed, look at it with `pointsman show` of the release that wrote it"
+        "is closed; read the log with `pointsman show` of the release that wrote the message"
     )

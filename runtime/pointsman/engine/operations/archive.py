@@ -19,7 +19,7 @@ ARCHIVE_VERSION: Final = 1
 
 
 class Record(Frozen):
-    """One message of a stream. `body` is text, or base64 if the message holds no UTF-8 text."""
+    """One message of a stream. `body` is text, or base64 if the message is not UTF-8 text."""
 
     stream: StreamKind
     subject: str
@@ -40,7 +40,7 @@ class Record(Frozen):
 
 
 class Archive(Frozen):
-    """A workflow of `team` with the messages that the streams of its namespace held at `exported_at`."""
+    """A workflow of `team` with its messages in the streams of its namespace at `exported_at`."""
 
     format: Literal["pointsman.workflow"] = "pointsman.workflow"
     version: Literal[1] = ARCHIVE_VERSION
@@ -61,7 +61,7 @@ def flatten(archive: Archive) -> Iterator[Archive]:
 
 
 def archived_subjects(subjects: Subjects, team: str, workflow: str) -> tuple[tuple[StreamKind, str], ...]:
-    """Return the subjects of a workflow that an archive holds, each with its stream, in the order of the archive.
+    """Return the subjects of a workflow that an archive contains, each with its stream, in the order of the archive.
 
     Args:
         subjects: The subjects of the workflow's namespace.

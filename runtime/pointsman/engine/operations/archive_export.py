@@ -1,4 +1,4 @@
-"""Export a workflow: read every message of it that the streams hold, and of the workflows below it."""
+"""Export a workflow: read all its messages in the streams, and all messages of the workflows below the workflow."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def export_workflow(bus: Bus, subjects: Subjects, workflow: str, now: date
     archive = Archive(namespace=ns, team=team, workflow_id=workflow, exported_at=now, records=tuple(records))
     children: list[Archive] = []
     for child in _children_of(archive):
-        with suppress(NotFoundError):  # its team has not admitted it yet, or its log was removed
+        with suppress(NotFoundError):  # the child was not admitted yet, or its log was removed
             children.append(await export_workflow(bus, subjects, child, now))
     return archive.model_copy(update={"children": tuple(children)})
 
@@ -55,7 +55,7 @@ async def export_workflow(bus: Bus, subjects: Subjects, workflow: str, now: date
 def _is_exported(stream: StreamKind, stored: StoredMessage, subjects: Subjects, round: int) -> bool:
     """Return False for a foreign message on the subject of an outcome or of a dead letter.
 
-    The outcome of an earlier round than `round` is not exported either: a supervisor is about to withdraw it.
+    Also return False for the outcome of a round before `round`, because a supervisor will withdraw this outcome.
     """
     if stream == "dead":
         with suppress(ContractError):
@@ -75,7 +75,7 @@ def _children_of(archive: Archive) -> Sequence[str]:
 
 
 def _record(stream: StreamKind, stored: StoredMessage) -> Record:
-    # The broker's own headers belong to the publish that stored the message, which is not repeated.
+    # The headers for the broker belong to the publish that stored the message. An import makes a new publish.
     headers = {name: printable(value) for name, value in stored.headers.items() if not name.lower().startswith("nats-")}
     try:
         body, encoding = stored.body.decode(), "utf-8"

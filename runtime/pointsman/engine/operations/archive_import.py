@@ -1,6 +1,7 @@
-"""Import an archive into a namespace, for reading: no supervisor and no agent acts on an imported message.
+"""Import an archive into a namespace for reading only. No supervisor and no agent acts on an imported message.
 
-An import stores nothing unless it can store all messages. To continue an interrupted import, repeat the import.
+If an import cannot store all messages, the import stores no message. To continue an interrupted import, repeat the
+import.
 """
 
 from __future__ import annotations
@@ -25,18 +26,18 @@ from pointsman_schemas.subjects import Subjects
 
 __all__ = ["WorkflowExistsError", "import_workflow"]
 
-_MAX_TRIES = 3  # publishes of one message that the broker does not answer
+_MAX_TRIES = 3  # maximum number of publishes of one message without an answer of the broker
 
 
 class WorkflowExistsError(PointsmanError):
-    """The namespace has a workflow of the same id already."""
+    """The namespace already has a workflow with the same id."""
 
     kind = "workflow_exists"
 
 
 @dataclass(frozen=True, slots=True)
 class _Message:
-    """A record as the import stores it."""
+    """A record in the form in which the import stores the record."""
 
     workflow: str
     stream: StreamKind
@@ -63,8 +64,8 @@ async def import_workflow(bus: Bus, subjects: Subjects, archive: Archive) -> int
     Raises:
         ConfigurationError: The archive does not pass `check_archive`, or a message is too large for this namespace.
             Nothing was stored.
-        WorkflowExistsError: A workflow of one of the ids has messages in this namespace. Nothing was stored.
-        BusUnavailableError: The broker did not answer. Repeat the import: it continues after the last stored message.
+        WorkflowExistsError: A workflow of the archive already has messages in this namespace. Nothing was stored.
+        BusUnavailableError: The broker did not answer. Repeat the import to continue after the last stored message.
     """
     check_archive(archive)
     messages = [message for each in flatten(archive) for message in _messages(each, subjects)]
@@ -77,16 +78,16 @@ async def import_workflow(bus: Bus, subjects: Subjects, archive: Archive) -> int
 
 
 def _messages(archive: Archive, subjects: Subjects) -> list[_Message]:
-    """Return the messages to store, in the order of their time. The first is the first commit.
+    """Return the messages to store, in the order of their time. The first message is the first commit.
 
-    If two imports run in parallel, they detect each other by the first commit, before they store any other message.
+    If two imports run in parallel, the second import detects the first commit before it stores any message.
     """
     log = Subjects(archive.namespace).log(archive.team, archive.workflow_id)
     first = next(record for record in archive.records if record.subject == log)
     kept = [record for record in archive.records if is_importable(record)]
     if (sequences := [record.sequence for record in kept if record.subject == log]) == sorted(sequences):
-        # Commits and events keep the order of their time: the reports of a task come before the workflow's end. The
-        # commits of one log have different sequences, also where a clock gave them one time.
+        # Commits and events keep the order of their time, because the reports of a task must come before the workflow's
+        # end. Commits of one log that have the same time have different sequences.
         kept.sort(key=lambda record: (record.at, record.sequence))
     kept.sort(key=lambda record: (record is not first, record.stream == "dead"))
     return [
@@ -106,21 +107,21 @@ def _check_fits(message: _Message, max_body: int) -> None:
         check_subject(message.subject)
         check_size(message.subject, header_size(wire_headers(message.headers)), len(message.body), max_body)
     except ContractError as error:
-        raise ConfigurationError(f"{message.subject} cannot be stored here: {error}; nothing was imported") from None
+        raise ConfigurationError(f"{message.subject} cannot be stored: {error}; nothing was imported") from None
 
 
 async def _find_interrupted(bus: Bus, subjects: Subjects, messages: Sequence[_Message]) -> tuple[int, dict[str, int]]:
-    """Return how many of the first messages an interrupted import has stored, and the last sequence of each subject.
+    """Return the number of messages that an interrupted import has stored, and the last sequence of each subject.
 
     Raises:
-        WorkflowExistsError: A subject holds a different message, or every message is stored.
+        WorkflowExistsError: A subject has a different message, or all messages are stored.
     """
     by_subject: dict[str, list[_Message]] = {}
     for message in messages:
         by_subject.setdefault(message.subject, []).append(message)
     for workflow in dict.fromkeys(message.workflow for message in messages):
         log = await bus.last("log", subjects.workflow_log(workflow))
-        if log is not None and log.subject not in by_subject:  # of another team
+        if log is not None and log.subject not in by_subject:  # a workflow of another team has the same id
             raise WorkflowExistsError(_exists_message(workflow, subjects))
     wanted = list(by_subject.values())
     newest = await gather_batched(bus.last(each[0].stream, each[0].subject) for each in wanted)
@@ -143,7 +144,7 @@ async def _find_interrupted(bus: Bus, subjects: Subjects, messages: Sequence[_Me
 
 
 async def _store(bus: Bus, subjects: Subjects, message: _Message, end: int) -> int:
-    """Store one message behind the sequence `end` of its subject. Return its sequence."""
+    """Store one message after the sequence `end` of its subject. Return the sequence of the message."""
     for attempt in range(_MAX_TRIES):
         try:
             return await bus.publish(message.subject, message.body, message.headers, expect=end)
@@ -152,7 +153,7 @@ async def _store(bus: Bus, subjects: Subjects, message: _Message, end: int) -> i
                 raise
         except ConflictError:
             last = await bus.last(message.stream, message.subject)
-            if attempt and last is not None and message.is_stored_as(last):  # the unanswered publish stored it
+            if attempt and last is not None and message.is_stored_as(last):  # a publish without an answer stored it
                 return last.sequence
             raise WorkflowExistsError(_exists_message(message.workflow, subjects)) from None
     raise AssertionError("unreachable")
@@ -160,6 +161,6 @@ async def _store(bus: Bus, subjects: Subjects, message: _Message, end: int) -> i
 
 def _exists_message(workflow: str, subjects: Subjects) -> str:
     return (
-        f"namespace {subjects.namespace!r} has a workflow {workflow} already; import the archive into another "
+        f"namespace {subjects.namespace!r} already has a workflow {workflow}; import the archive into another "
         "namespace, with --namespace"
     )

@@ -1,7 +1,7 @@
-"""Read an archive and check that it holds only messages of its own workflows, and complete logs.
+"""Read an archive, and check that the archive contains complete logs, and only messages of its workflows.
 
-A file may come from any source. Every check is made before a command acts on the archive. So an import stores the whole
-archive or nothing, and no message of a file reaches a supervisor or an agent.
+A file may come from any source. All checks are made before a command acts on the archive. So an import stores the whole
+archive or no message, and no message of a file reaches a supervisor or an agent.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def read_archive(text: bytes) -> Archive | tuple[Commit, ...]:
         The archive, or the commits of the log.
 
     Raises:
-        ConfigurationError: The content is neither an archive nor a log, has an unsupported version, or does not pass
+        ConfigurationError: The content is not an archive and not a log, has an unsupported version, or does not pass
             `check_archive`.
     """
     try:
@@ -61,9 +61,9 @@ def read_archive(text: bytes) -> Archive | tuple[Commit, ...]:
 def check_archive(archive: Archive) -> None:
     """Check every workflow of `archive`.
 
-    A record must be a message of its own workflow, on a subject and in a stream that an export reads. A log must hold
-    all commits from the first on, in order, with nothing after the end, and each commit must follow from the state
-    before it. A child must be a workflow that a task of its parent started.
+    A record must be a message of its workflow, on a subject and in a stream that an export reads. A log must contain
+    all commits from the first commit to the end, in order, and no commit after the end. Each commit must follow from
+    the state before the commit. A child must be a workflow that a task of its parent started.
 
     Args:
         archive: The archive.
@@ -73,7 +73,7 @@ def check_archive(archive: Archive) -> None:
     """
     workflows = [each.workflow_id for each in flatten(archive)]
     if len(set(workflows)) < len(workflows):
-        raise ConfigurationError(f"the archive holds a workflow twice: {', '.join(workflows)}; {_EXPORT_HINT}")
+        raise ConfigurationError(f"the archive contains a workflow twice: {', '.join(workflows)}; {_EXPORT_HINT}")
     for each in flatten(archive):
         _check_workflow(each)
 
@@ -92,7 +92,7 @@ def commits_of(archive: Archive) -> Iterator[Commit]:
 
 
 def is_importable(record: Record) -> bool:
-    """Return True if an import stores the record: messages of the log stream, events and dead letters, and no work."""
+    """Return True if an import stores the record. Messages that would start work are not imported."""
     return record.stream in ("log", "dead") or record.subject.split(".")[1] == "event"
 
 
@@ -107,20 +107,20 @@ def _check_workflow(archive: Archive) -> None:
     state = _fold(commits, f"the log of {workflow}")
     if (state.workflow_id, state.team) != (workflow, archive.team):
         raise ConfigurationError(
-            f"the log of {workflow} of {archive.team} is of {state.workflow_id} of {state.team}; {_EXPORT_HINT}"
+            f"the log of {workflow} of {archive.team} belongs to {state.workflow_id} of {state.team}; {_EXPORT_HINT}"
         )
     outcomes = [record for record in archive.records if record.subject == subjects.outcome(archive.team, workflow)]
     if len(outcomes) > 1 or (outcomes and not state.ended):
         raise ConfigurationError(
             f"{workflow} has {len(outcomes)} outcomes and has {'' if state.ended else 'not '}ended; expected one "
-            f"outcome of a workflow that has ended; {_EXPORT_HINT}"
+            f"outcome for an ended workflow, else no outcome; {_EXPORT_HINT}"
         )
     started = child_workflows([entry for commit in commits for entry in commit.entries])
     for child in archive.children:
         if child.workflow_id not in started or child.namespace != archive.namespace:
             raise ConfigurationError(
                 f"{child.workflow_id} of the namespace {child.namespace} is in the archive as a child of {workflow}, "
-                f"and no task of {workflow} started it; {_EXPORT_HINT}"
+                f"but no task of {workflow} started {child.workflow_id}; {_EXPORT_HINT}"
             )
 
 
@@ -132,9 +132,9 @@ def _check_record(archive: Archive, record: Record, subjects: Subjects) -> None:
         )
     try:
         if broker := [name for name in record.headers if name.lower().startswith("nats-")]:
-            raise ContractError(f"the header {broker[0][:80]!r} is an order to the broker")
+            raise ContractError(f"the header {broker[0][:80]!r} is a command to the broker")
         _check_body(archive, record, record.data)
-    except ValueError as error:  # also a ContractError
+    except ValueError as error:  # a ContractError is a ValueError, too
         raise ConfigurationError(
             f"record {record.sequence} on {record.subject[:200]!r} cannot be read: {describe_error(error)}; "
             f"{_EXPORT_HINT}"
@@ -156,16 +156,16 @@ def _own_subjects(archive: Archive, subjects: Subjects, stream: StreamKind) -> S
 
 
 def _check_body(archive: Archive, record: Record, body: bytes) -> None:
-    """Raise `ContractError` if an outcome or a dead letter is not of this workflow."""
+    """Raise `ContractError` if an outcome or a dead letter does not belong to this workflow."""
     kind = record.subject.split(".")[1]
     if kind == "outcome":
         outcome = parse(Outcome, decode(record.headers, body)[1])
         if (outcome.workflow_id, outcome.team) != (archive.workflow_id, archive.team):
-            raise ContractError(f"the outcome is of {outcome.workflow_id} of {outcome.team}")
+            raise ContractError(f"the outcome belongs to {outcome.workflow_id} of {outcome.team}")
     elif kind == "dead":
         letter = parse(DeadLetter, decode(record.headers, body)[1])
         if letter.workflow_id != archive.workflow_id:
-            raise ContractError(f"the dead letter is of workflow {letter.workflow_id}")
+            raise ContractError(f"the dead letter belongs to workflow {letter.workflow_id}")
 
 
 def _fold(commits: Sequence[Commit], name: str) -> State:
@@ -177,7 +177,7 @@ def _fold(commits: Sequence[Commit], name: str) -> State:
         _check_order(commit, state, name)
         try:
             state = apply_commit(state, commit)
-        except Exception as error:  # the file may hold any entry, and each kind fails in its own way
+        except Exception as error:  # the file may contain any entry, and invalid entries raise different errors
             raise ConfigurationError(
                 f"commit {commit.number} of {name} does not follow from the commits before it: "
                 f"{describe_error(error)}; {_EXPORT_HINT}"

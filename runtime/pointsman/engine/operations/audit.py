@@ -1,6 +1,7 @@
-"""Record operations that leave no trace in a log: a workflow that was forgotten, a dead letter that was discarded.
+"""Record operations that no log records: a workflow was forgotten, or a dead letter was discarded.
 
-The broker's permissions bind the actor in the subject of a record to a user. Retention keeps records as long as logs.
+The broker's permissions ensure that the actor in the subject of a record is the user. Retention deletes a record after
+the same time as a log.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class AuditRecord:
     """An operation.
 
     Attributes:
-        actor: The user who did it, as the broker vouches for it.
+        actor: The user of the operation. The broker's permissions ensure that the name is correct.
         at: The time at which the broker stored the record.
         content: The operation.
     """

@@ -1,4 +1,4 @@
-"""A stored dead letter: its message in the dead-letter stream, and the body of the event that it holds."""
+"""A stored dead letter: its message in the dead-letter stream, and the body of its event."""
 
 from __future__ import annotations
 
@@ -38,17 +38,15 @@ class DeadLetterEntry:
 
     @property
     def body(self) -> bytes:
-        """The original event's body. Raises `UndecodableEventError` if the letter does not hold base64."""
+        """The original event's body. Raises `UndecodableEventError` if the body of the letter is not base64."""
         try:
             return base64.b64decode(self.content.body, validate=True)
         except (binascii.Error, ValueError) as error:
-            raise UndecodableEventError(
-                f"dead letter {self.content.id} does not hold its body in base64: {error}"
-            ) from None
+            raise UndecodableEventError(f"the body of dead letter {self.content.id} is not base64: {error}") from None
 
     @property
     def decoded(self) -> JsonValue:
-        """The body as JSON data, or as text if the body is not JSON: the form that a person wants to see."""
+        """The body in a readable form: JSON data, or text if the body is not JSON."""
         body = self.body
         try:
             return parse_json(body)
@@ -68,6 +66,6 @@ def read_dead_letter(stored: StoredMessage) -> DeadLetterEntry:
     named, said = stored.subject.rsplit(".", 3)[1:], [content.origin, content.workflow_id or "none", content.id]
     if named != said:
         raise UndecodableEventError(
-            f"the dead letter speaks of origin, workflow and id {said}, and its subject of {named}; publish both alike"
+            f"the dead letter has origin, workflow and id {said}, but its subject has {named}; publish the same values"
         )
     return DeadLetterEntry(stored.sequence, stored.subject, content, imported_from(stored))

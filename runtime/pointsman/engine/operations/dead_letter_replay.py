@@ -2,16 +2,16 @@
 
 | The letter's event | Effect of a replay |
 |---|---|
-| a request | publishes it again unchanged, as a new workflow, under an id that follows from the letter |
-| a handoff, its workflow running | asks the supervisor to reopen the task: a new attempt, the same idempotency key |
-| a handoff, its workflow ended | is refused: resume the workflow; `as_new` sends the request as a new workflow |
-| a result or a control, its workflow running | publishes the event again |
+| a request | The request is published again with a new id, and starts a new workflow. |
+| a handoff of a running workflow | The supervisor reopens the task: a new attempt with the same idempotency key. |
+| a handoff of an ended workflow | The replay is refused. Resume the workflow, or start a new workflow by `as_new`. |
+| a result or a control of a running workflow | The event is published again. |
 
-Every new id follows from the id of the letter. So two replays of one letter make one workflow, or one new attempt.
+Every new id is computed from the id of the letter. So two replays of one letter make one workflow, or one new attempt.
 
-The broker binds the origin in the subject of a letter to its publisher, and nothing in its body. A worker may publish
-letters of its agent. So a replay sends only what this origin can have received: requests, controls and results of the
-team, and tasks that were handed to the agent.
+The broker's permissions limit the origin in the subject of a letter to its publisher, but not the body of the letter. A
+worker may publish letters with its agent as the origin. So a replay sends only events that the origin can have
+received: requests, controls and results of the team, and tasks that were handed to the agent.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from pointsman_schemas.subjects import Subjects
 
 __all__ = ["DeadLetterReplay", "NotReplayableError", "Replayed"]
 
-_INPUT_KINDS = ("result", "control")  # a workflow arms its own timers again
+_INPUT_KINDS = ("result", "control")  # without timers, because a workflow arms its timers again
 
 
 class NotReplayableError(PointsmanError):
@@ -72,7 +72,7 @@ class DeadLetterReplay:
     Args:
         bus: The bus.
         subjects: The subjects of the namespace.
-        user: The name of the user who replays, in the subjects of controls.
+        user: The name of the user for the subjects of controls.
         clock: The clock of new events.
         patience: The time that a supervisor may take to reopen a task, in seconds.
     """
@@ -86,12 +86,12 @@ class DeadLetterReplay:
         self._reopen_timeout = patience
 
     async def send(self, letter: DeadLetterEntry, *, as_new: bool, check_agent: bool) -> Replayed:
-        """Send the event of a letter again. The effect of a repeated call is the same.
+        """Send the event of a letter again. A repeated call has no further effect.
 
         Args:
             letter: The letter.
-            as_new: Send the request of the letter's workflow as a new workflow.
-            check_agent: With `as_new`, send nothing if the agent of the letter's task is not live.
+            as_new: True to send the request of the letter's workflow as a new workflow.
+            check_agent: True to refuse `as_new` if the agent of the letter's task is not live.
 
         Returns:
             The action and its workflow.
@@ -104,8 +104,8 @@ class DeadLetterReplay:
         content = letter.content
         if letter.imported_from is not None:
             raise NotReplayableError(
-                f"dead letter {content.id} was imported from the namespace {letter.imported_from!r}, for reading: "
-                "replay it there; `pointsman dead discard` removes it here"
+                f"dead letter {content.id} was imported from the namespace {letter.imported_from!r} for reading only; "
+                "replay the letter in that namespace; `pointsman dead discard` removes the imported letter"
             )
         kind = self._subjects.kind_of(content.subject)
         await self._check_origin(content, kind)
@@ -120,7 +120,7 @@ class DeadLetterReplay:
             return Replayed("event", await self._publish_event(letter))
         raise NotReplayableError(
             f"dead letter {content.id} came from {content.subject!r}; only requests, handoffs, results and "
-            "controls of this namespace can be replayed; `pointsman dead discard` removes it"
+            "controls of this namespace can be replayed; `pointsman dead discard` removes the letter"
         )
 
     async def _check_origin(self, content: DeadLetter, kind: str) -> None:
@@ -140,27 +140,27 @@ class DeadLetterReplay:
             case "handoff" | "schedule":
                 own = await self._was_handed(content)
             case _:
-                return  # is not replayed
+                return  # such a letter is not replayed
         if not own:
             raise NotReplayableError(
-                f"dead letter {content.id} is of {content.origin}, and {content.subject!r} is not a subject on which "
-                f"{content.origin} receives messages of its workflow: a program with the rights of {content.origin} "
-                "may have forged it; `pointsman dead discard` removes it"
+                f"dead letter {content.id} has the origin {content.origin}, but {content.origin} receives no messages "
+                f"of its workflow on {content.subject!r}; a program with the permissions of {content.origin} may have "
+                "forged the letter; `pointsman dead discard` removes the letter"
             )
 
     async def _was_handed(self, content: DeadLetter) -> bool:
         """Return True if the task of a letter was handed to the origin, or to no agent."""
         if content.workflow_id is None or content.task_id is None:
-            return True  # is not replayed
+            return True  # such a letter is not replayed
         entries = await read_entries(self._bus, self._subjects, content.workflow_id)
         attempts = [each for each in entries if isinstance(each, TaskDispatched | RetryScheduled | BudgetAwaited)]
         agents = {each.agent for each in attempts if each.task_id == content.task_id}
         return content.origin in agents or not agents
 
     async def _replay_request(self, letter: DeadLetterEntry) -> str:
-        """Publish the request under a new id, which follows from the letter.
+        """Publish the request with a new id, which is computed from the letter.
 
-        Under its old id, the request would repeat its old workflow.
+        With its old id, the request would count as a repetition of the request of its old workflow.
 
         Returns:
             The id of the new workflow.
@@ -172,10 +172,10 @@ class DeadLetterReplay:
         return workflow_of_request(StoredMessage(content.subject, body, headers, 0, content.at))
 
     async def _resubmit_request(self, content: DeadLetter, *, task: bool) -> str:
-        """Send the request of the letter's workflow again, as a new workflow. The log holds the caller's request.
+        """Send the request of the letter's workflow again, as a new workflow. The log contains the caller's request.
 
-        The new workflow is the same for each replay of the letter. If the agent of its `task` is not live, nothing is
-        sent, because the new workflow would fail at once.
+        Each replay of the letter makes the same new workflow. If the agent of its `task` is not live, nothing is sent,
+        because the new workflow would fail at once.
 
         Returns:
             The id of the new workflow.
@@ -187,14 +187,14 @@ class DeadLetterReplay:
         started = await read_workflow_started(self._bus, self._subjects, self._subjects.workflow_log(workflow))
         if started.input == "":
             raise NotReplayableError(
-                f"dead letter {content.id} belongs to workflow {workflow}, whose request could not be read, so "
-                "there is nothing to send again; correct the request and publish it again"
+                f"dead letter {content.id} belongs to workflow {workflow}, whose request could not be read and cannot "
+                "be sent again; correct the request and publish the corrected request"
             )
         if task and content.origin not in {card.name for card in await self._bus.registry.cards()}:
             raise NotReplayableError(
-                f"dead letter {content.id} is of agent {content.origin!r}, and none of that name is alive, so that a "
-                "new workflow may fail at once: nothing was sent, and the letter is kept; start the agent and replay "
-                "it again, or send it nevertheless with `pointsman dead replay --as-new --keep`"
+                f"dead letter {content.id} belongs to agent {content.origin!r}, which is not live, so a new workflow "
+                "may fail at once; nothing was sent, and the letter remains; start the agent and replay the letter "
+                "again, or send the request nevertheless with `pointsman dead replay --as-new --keep`"
             )
         request = Request(
             input=started.input,
@@ -236,15 +236,15 @@ class DeadLetterReplay:
             causation_id=content.id,
         )
         subject = self._subjects.control(team, workflow, "replay", self._user, name)
-        with suppress(ConflictError):  # the letter was replayed before: the control exists and acts once
+        with suppress(ConflictError):  # the letter was replayed before, so the control exists and acts once
             await publish_with_retry(self._bus, subject, dump(control), encode(envelope), expect=0)
         await self._wait_until_reopened(content, self._subjects.log(team, workflow), name)
         return workflow
 
     async def _wait_until_reopened(self, content: DeadLetter, log: str, control: str) -> None:
-        """Wait until the log has the reopened task. Only then may the letter be removed.
+        """Wait until the log has the reopened task. The letter must not be removed earlier.
 
-        A supervisor that restarts while the task still counts as failed would write the letter again.
+        If a supervisor restarted while the log still has the failed task, the supervisor would write the letter again.
 
         Raises:
             NotReplayableError: The workflow has ended, or the supervisor has not reopened the task in time.
@@ -261,9 +261,9 @@ class DeadLetterReplay:
                         if isinstance(entry, WorkflowEnded):
                             raise NotReplayableError(_has_ended_message(content, entry))
         raise NotReplayableError(
-            f"the supervisor was asked to reopen task {content.task_id} of {content.workflow_id} and has not done so "
-            f"within {self._reopen_timeout:g} s: it is not running, or the task is not failed any more; dead letter "
-            f"{content.id} is kept"
+            f"the supervisor has not reopened task {content.task_id} of {content.workflow_id} within "
+            f"{self._reopen_timeout:g} s after the request: the supervisor does not run, or the task has not failed; "
+            f"dead letter {content.id} remains; check the supervisor and the task, then replay the letter again"
         )
 
     async def _publish_event(self, letter: DeadLetterEntry) -> str:
@@ -278,10 +278,10 @@ class DeadLetterReplay:
     def _with_event_id(
         self, headers: Mapping[str, str], body: bytes, event_id: str, event: type[Event]
     ) -> tuple[dict[str, str], bytes]:
-        """Return headers and body of the same event under another id, in the same CloudEvents mode.
+        """Return headers and body of the same event with another id, in the same CloudEvents mode.
 
-        An event without an id of its own becomes a CloudEvent in binary mode. The broker headers (`Nats-...`) of the
-        first publish are left out.
+        An event without an id becomes a CloudEvent in binary mode. The broker headers (`Nats-...`) of the first publish
+        are left out.
         """
         kept = {name: value for name, value in headers.items() if not name.lower().startswith("nats-")}
         lower = {name.lower(): value for name, value in kept.items()}
@@ -302,8 +302,8 @@ class DeadLetterReplay:
         original = await self._bus.get(stream_of(self._subjects, content.subject), content.sequence or 0)
         if original is None or original.subject != content.subject:
             raise NotReplayableError(
-                f"dead letter {content.id} holds only the beginning of its event, and message {content.sequence} of "
-                f"{content.stream} was removed: publish the original again, or `pointsman dead discard {content.id}`"
+                f"dead letter {content.id} has only the beginning of its event, and message {content.sequence} of "
+                f"{content.stream} was removed; publish the original again, or `pointsman dead discard {content.id}`"
             )
         return original.body
 
@@ -319,7 +319,7 @@ class DeadLetterReplay:
 def _has_ended_message(content: DeadLetter, end: WorkflowEnded) -> str:
     return (
         f"dead letter {content.id} belongs to workflow {content.workflow_id}, which has ended: {end.outcome.status}; "
-        f"`pointsman resume {content.workflow_id}` does its failed tasks again, `pointsman dead replay {content.id} "
+        f"`pointsman resume {content.workflow_id}` runs its failed tasks again, `pointsman dead replay {content.id} "
         "--as-new` sends its request again as a new workflow"
     )
 
@@ -328,7 +328,7 @@ def _workflow(content: DeadLetter) -> str:
     if content.workflow_id is None:
         raise NotReplayableError(
             f"dead letter {content.id} from {content.subject!r} names no workflow, so no workflow can be resumed; "
-            "`pointsman dead discard` removes it"
+            "`pointsman dead discard` removes the letter"
         )
     return content.workflow_id
 

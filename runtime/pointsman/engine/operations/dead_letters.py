@@ -1,4 +1,4 @@
-"""Dead letters, the events that could not be processed: list them, replay them once, or discard them."""
+"""List, replay and discard dead letters, which are events that could not be processed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from pointsman_schemas.subjects import Subjects
 __all__ = ["MAX_CONCURRENT_REPLAYS", "DeadLetters", "ReplayResult"]
 
 MAX_CONCURRENT_REPLAYS = 16
-"""Letters that are processed at a time: a replay waits for a supervisor, and replays need not wait for each other."""
+"""Number of letters that are processed at a time, because each replay waits for a supervisor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class DeadLetters:
     Args:
         bus: The bus.
         subjects: The subjects of the namespace.
-        user: The name of the user who replays, in the subjects of controls. Default: `anonymous`.
+        user: The name of the user for the subjects of controls. Default: `anonymous`.
         clock: The clock of new events. Default: the system's clock.
         patience: The time that a supervisor may take to reopen a task, in seconds. Default: 5.
     """
@@ -79,9 +79,9 @@ class DeadLetters:
         until: datetime | None = None,
         limit: int | None = None,
     ) -> tuple[DeadLetterEntry, ...]:
-        """Return the letters of an origin, a workflow and a kind of cause, oldest first, at most `limit`.
+        """Return at most `limit` letters of an origin, a workflow and a kind of cause, oldest first.
 
-        Only letters written from `since` to before `until` are returned.
+        Only letters that were written at `since` or later, and before `until`, are returned.
         """
         letters: list[DeadLetterEntry] = []
         async for letter in self._matching(origin, workflow):
@@ -102,19 +102,19 @@ class DeadLetters:
         stored = await self._bus.last("dead", self._subjects.dead_letters_for(name=name))
         if stored is None or not stored.body:
             raise NotFoundError(
-                f"no dead letter {name!r} in namespace {self._subjects.namespace!r}: it was replayed, discarded or has "
-                "aged out; `pointsman dead list` shows the existing dead letters"
+                f"no dead letter {name!r} in namespace {self._subjects.namespace!r}: it was replayed, discarded "
+                "or removed by retention; `pointsman dead list` shows the existing dead letters"
             )
         return read_dead_letter(stored)
 
     async def discard(self, letter: DeadLetterEntry) -> bool:
         """Remove a dead letter permanently, and record the user who did it.
 
-        First an empty message replaces the letter. Without this, a workflow that still runs would find its letter
-        missing after a crash, and would store the letter again.
+        First an empty message replaces the letter. Otherwise, after a crash of its supervisor, a running workflow would
+        store the missing letter again.
 
         Returns:
-            False if the letter was removed already.
+            False if the letter had already been removed.
         """
         removed = await self._remove(letter)
         if removed:
@@ -122,7 +122,7 @@ class DeadLetters:
         return removed
 
     async def _remove(self, letter: DeadLetterEntry) -> bool:
-        with suppress(ConflictError):  # another process, or an earlier try of this process
+        with suppress(ConflictError):  # another process, or an earlier try of this process, has removed the letter
             await publish_with_retry(self._bus, letter.subject, b"", {}, expect=letter.sequence)
         return await self._bus.delete("dead", letter.sequence)
 
@@ -133,14 +133,14 @@ class DeadLetters:
         await store_audit(self._bus, self._subjects, self._user, id, audit, now)
 
     async def replay(self, letter: DeadLetterEntry, *, as_new: bool = False, keep: bool = False) -> ReplayResult:
-        """Replay the dead-lettered event, then delete the letter unless `keep`. Idempotent.
+        """Replay the dead-lettered event. Then delete the letter if `keep` is False. The call may be repeated.
 
         Returns:
             The action, its workflow, and True if the letter was removed.
 
         Raises:
             NotReplayableError: The workflow has ended and `as_new` is not set, the event cannot be replayed, the letter
-            was imported, or the agent of a task is not live.
+                was imported, or the agent of a task is not live.
             NotFoundError: The workflow has no log.
         """
         sent = await self._replay.send(letter, as_new=as_new, check_agent=not keep)

@@ -1,6 +1,6 @@
-"""Forget a workflow: delete all its messages and large bodies, and record that.
+"""Forget a workflow: delete all its messages and large bodies, and record the deletion.
 
-The log goes last, so a call that was cut off can be repeated. Each message is overwritten on the broker's disk.
+The log is deleted last, so an interrupted call can be repeated. Each message is overwritten on the broker's disk.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = ["ForgetResult", "WorkflowRunsError", "forget_workflow"]
 
 
 class WorkflowRunsError(PointsmanError):
-    """The workflow has not ended. Its supervisor would continue without its log."""
+    """The workflow has not ended. If its log were deleted, its supervisor would continue without the log."""
 
     kind = "workflow_runs"
 
@@ -69,22 +69,22 @@ async def forget_workflow(
         bus: The bus.
         subjects: The subjects of the namespace.
         workflow: The workflow.
-        actor: The user who forgets it.
+        actor: The user of the operation.
         at: The time.
         reason: The reason, for the record.
-        progress: Called with the number of messages that were deleted so far.
+        progress: Called with the number of deleted messages.
 
     Returns:
         The numbers of deleted messages, files and other items.
 
     Raises:
-        NotFoundError: There is no such workflow.
-        WorkflowRunsError: The workflow, or a workflow below it, has not ended. Nothing was deleted.
+        NotFoundError: The workflow does not exist.
+        WorkflowRunsError: The workflow, or a workflow below the workflow, has not ended. Nothing was deleted.
         BusUnavailableError: The broker does not answer. Repeat the call.
     """
     family = await _family(bus, subjects, workflow)
     messages = objects = 0
-    for team, name in reversed(family):  # the workflow itself goes last: its log names the others
+    for team, name in reversed(family):  # the workflow comes last, because its log names the workflows below it
         for stream, subject in _subjects_of(subjects, team, name):
             messages += await _delete(bus, stream, [each.sequence async for each in bus.read(stream, subject)])
             progress(messages)
@@ -99,10 +99,10 @@ async def forget_workflow(
 
 
 async def _family(bus: Bus, subjects: Subjects, workflow: str) -> Sequence[tuple[str, str]]:
-    """Return the team and the id of a workflow and of the workflows below it, the topmost first.
+    """Return the team and the id of a workflow and of the workflows below it, from top to bottom.
 
     Raises:
-        NotFoundError: There is no such workflow.
+        NotFoundError: The workflow does not exist.
         WorkflowRunsError: One of the workflows has not ended.
     """
     found: list[tuple[str, str]] = []
@@ -114,13 +114,13 @@ async def _family(bus: Bus, subjects: Subjects, workflow: str) -> Sequence[tuple
         except NotFoundError:
             if name == workflow:
                 raise
-            continue  # its team has not admitted it, or retention has removed its log
+            continue  # the team has not admitted this workflow, or retention has removed its log
         team = newest.team
         outcome = await bus.last("log", subjects.outcome(team, name))
         if newest.imported_from is None and (outcome is None or not is_outcome(outcome)):
             raise WorkflowRunsError(
                 f"{name} of team {team} has not ended; cancel the workflow with `pointsman cancel {workflow}`, then "
-                "forget it"
+                "forget the workflow"
             )
         found.append((team, name))
         entries: list[Entry] = []
@@ -133,7 +133,10 @@ async def _family(bus: Bus, subjects: Subjects, workflow: str) -> Sequence[tuple
 
 
 def _subjects_of(subjects: Subjects, team: str, workflow: str) -> Sequence[tuple[StreamKind, str]]:
-    """Return the subjects of a workflow but its outcome and its log, in an order that starts nothing again."""
+    """Return the subjects of a workflow except its outcome and its log.
+
+    A deletion in this order never makes a process start the work again.
+    """
     return (
         ("work", subjects.workflow_messages("schedule", team, workflow)),
         ("handoffs", subjects.workflow_messages("schedule", team, workflow)),
@@ -156,9 +159,9 @@ async def _delete(bus: Bus, stream: StreamKind, sequences: Sequence[int]) -> int
 
 
 async def _forget_request(bus: Bus, subjects: Subjects, team: str, workflow: str) -> int:
-    """Delete the request that began the workflow, with its body. Return the number of messages."""
+    """Delete the request that began the workflow, and its body. Return the number of messages."""
     request = await find_request(bus, subjects.team_requests(team), workflow)
-    if request is None:  # it has expired, or the workflow began with a handoff
+    if request is None:  # the request has expired, or the workflow began with a handoff
         return 0
     name = object_name(subjects, request.subject, sha256(request.body).hexdigest())
     await _delete_objects(bus, subjects, name)
@@ -166,7 +169,7 @@ async def _forget_request(bus: Bus, subjects: Subjects, team: str, workflow: str
 
 
 async def _delete_objects(bus: Bus, subjects: Subjects, beginning: str) -> int:
-    """Delete the objects whose names have this beginning. Return the number of objects."""
+    """Delete the objects whose names begin with `beginning`. Return the number of objects."""
     number = 0
     for subject in await bus.subjects("artifacts", subjects.objects):
         with suppress(Base64Error, UnicodeDecodeError):

@@ -1,4 +1,4 @@
-"""Send a message to a workflow, and read back from the log how the message counted."""
+"""Send a message to a workflow, and read the result of the message from the log."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ __all__ = ["MessageRefusedError", "TellResult", "tell_workflow"]
 
 
 class MessageRefusedError(PointsmanError):
-    """The workflow does not take the message: it has ended, or has as many messages as it may have."""
+    """The workflow does not accept the message, because it has ended or has its maximum number of messages."""
 
     kind = "message_refused"
 
@@ -45,7 +45,7 @@ class TellResult:
         team: The team of the workflow.
         message: The result in one sentence.
         number: The number of the message in the workflow; None if no supervisor has recorded the message yet.
-        next_turn: The workflow of the next turn of the thread, if the message begins that turn.
+        next_turn: The workflow of the next turn of the thread, if the message begins the next turn.
     """
 
     workflow: str
@@ -77,7 +77,7 @@ async def tell_workflow(
         text: The message.
         actor: The user who sends the message.
         team: The team of the workflow; None to look it up.
-        message_id: The id of the message: the same id counts once. By default the message has a new id.
+        message_id: The id of the message. Of several messages with the same id, one counts. Default: a new id.
         timeout: The longest wait for a supervisor, in seconds.
 
     Returns:
@@ -85,14 +85,14 @@ async def tell_workflow(
 
     Raises:
         ContractError: The message is empty or too long. Nothing was sent.
-        MessageRefusedError: The workflow has ended and has no thread of this user, or takes no further message.
+        MessageRefusedError: The workflow has ended and has no thread of this user, or accepts no further message.
         ImportedLogError: The workflow was imported. Nothing was sent.
-        NotFoundError: There is no such workflow.
+        NotFoundError: The workflow does not exist.
         PermissionDeniedError: The user may not look up the team of a workflow.
     """
     if not text.strip() or len(text) > MAX_MESSAGE_CHARS:
         raise ContractError(
-            f"the message has {len(text)} characters; expected 1 to {MAX_MESSAGE_CHARS}, and not only white space; "
+            f"the message has {len(text)} characters; expected 1 to {MAX_MESSAGE_CHARS} characters with text; "
             "nothing was sent"
         )
     name = uuid4().hex if message_id is None else derive_id("tell", workflow, actor, message_id)
@@ -105,7 +105,7 @@ async def tell_workflow(
         if team is None:
             raise
         await sender.publish(team, text)
-        return TellResult(workflow, team, "the message is stored; this user may not read whether the workflow takes it")
+        return TellResult(workflow, team, "the message is stored; this user may not read the workflow's decision")
     if newest is None:
         queued = await find_request(bus, subjects.team_requests(team) if team else subjects.requests, workflow)
         if queued is None:
@@ -119,7 +119,7 @@ async def tell_workflow(
     team = newest.subject.split(".")[2]
     commit = read_commit(newest)
     if isinstance(commit.entries[-1], WorkflowEnded):
-        # A message that was recorded before the end counts.
+        # The message counts if it was recorded before the end.
         present = bus.read("log", newest.subject)
         found = await sender.wait(team, present, commit.round)
         if found is not None:
@@ -156,15 +156,15 @@ class _Sender:
             subject=self._workflow,
         )
         subject = self._subjects.control(team, self._workflow, "tell", self._actor, self._name)
-        with suppress(ConflictError):  # sent before
+        with suppress(ConflictError):  # the message was sent before
             body = dump(Control(action="tell", text=text))
             await publish_with_retry(self._bus, subject, body, encode(envelope), expect=0)
 
     async def wait(self, team: str, log: AsyncIterator[StoredMessage], round: int) -> TellResult | None:
-        """Return the result that the log has for the message; None if the log has none.
+        """Return the result of the message in the log; None if the log has no result.
 
         Raises:
-            MessageRefusedError: The workflow does not take the message.
+            MessageRefusedError: The workflow does not accept the message.
         """
         thread: ThreadTurn | None = None
         async with aclosing(as_async_generator(log)) as messages:
@@ -178,7 +178,7 @@ class _Sender:
                             return TellResult(self._workflow, team, said, entry.number)
                         case "control_ignored" if entry.event_id == self._name:
                             raise MessageRefusedError(
-                                f"workflow {self._workflow} does not take the message: {entry.reason}"
+                                f"workflow {self._workflow} does not accept the message: {entry.reason}"
                             )
                         case "workflow_ended" if entry.outcome.round >= round:
                             return self._late(team, thread, entry.outcome.status)
@@ -187,7 +187,7 @@ class _Sender:
         return None
 
     def _late(self, team: str, thread: ThreadTurn | None, status: str) -> TellResult:
-        """Return the result of a message to a workflow that has ended: the next turn of its thread.
+        """Return the result of a message to a workflow that has ended, which is the next turn of its thread.
 
         Raises:
             MessageRefusedError: The workflow has no thread of this user.

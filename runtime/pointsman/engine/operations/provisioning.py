@@ -18,7 +18,7 @@ from pointsman_schemas.subjects import Subjects
 __all__ = ["DEFAULT_MAX_IN_FLIGHT", "provision"]
 
 DEFAULT_MAX_IN_FLIGHT = 1_000
-"""Attempts of an agent that run at a time, if the agent sets no number."""
+"""Number of attempts of an agent that run at a time, if the agent sets no number."""
 
 
 async def provision(
@@ -36,13 +36,13 @@ async def provision(
         bus: The bus of a user that may create streams and consumers.
         subjects: The subjects of the namespace.
         teams: The names of the teams.
-        agents: The attempts that may run at a time, by the agent's name. With None, an existing consumer is not
-            changed, and a new consumer has the default.
+        agents: The number of attempts that may run at a time, by the agent's name. With None, an existing consumer is
+            not changed, and a new consumer has the default.
         ack_wait: The acknowledgement deadline in seconds.
-        webhooks: Also create the buckets and consumers of webhooks. Default: False.
+        webhooks: True to also create the buckets and consumers of webhooks. Default: False.
 
     Returns:
-        The consumers: first for webhooks, then in the order of the teams and agents.
+        The consumers: first the consumers of webhooks, then the others in the order of the teams and agents.
 
     Raises:
         ConfigurationError: The broker refuses a stream or a consumer.
@@ -60,7 +60,7 @@ async def provision(
         for wanted in (request_consumer(subjects, team), *input_consumers(subjects, team)):
             await _create(bus, wanted, ack_wait, ranked=True)
             created.append(wanted)
-        wanted = agent_consumer(subjects, team)  # a team is an agent of the teams that hand work to it
+        wanted = agent_consumer(subjects, team)  # other teams may hand off tasks to a team as to an agent
         await _create(bus, wanted, ack_wait)
         created.append(wanted)
     for agent, limit in agents.items():

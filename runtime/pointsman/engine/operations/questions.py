@@ -1,4 +1,4 @@
-"""Publish a person's answer to a question of a workflow once. Read the answer that counts back from the log."""
+"""Publish a person's answer to a question of a workflow once. Read the answer that counts from the log."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ class AnswerResult:
     """The result of a person's answer.
 
     Attributes:
-        counted: True if the answer decided the question; None if no supervisor has read it yet.
+        counted: True if the answer decided the question; None if no supervisor has read the answer yet.
         message: The result in one sentence.
-        decided: The decision in the log; None if there is no decision yet.
+        decided: The decision in the log; None if the log has no decision yet.
     """
 
     counted: bool | None
@@ -58,14 +58,14 @@ async def answer_question(
     reason: str = "",
     timeout: float = 10.0,
 ) -> AnswerResult:
-    """Publish the answer, unless the answer could not count. Wait for the answer that counts.
+    """Publish the answer if the answer can still count. Wait for the answer that counts.
 
     Returns:
         The answer that counts, or a result without a verdict if no supervisor has read the answer in `timeout` seconds.
 
     Raises:
-        ContractError: `input` is not valid by the schema of the question or in place of the old input, or is not JSON;
-            or the action does not fit the question. The question stays open.
+        ContractError: `input` is not JSON, is not valid by the schema of the question or of the old input, or the
+            action does not fit the question. The question stays open.
         NotFoundError: The question does not exist, or the log was removed.
     """
     workflow = question.rpartition("-")[0]
@@ -83,7 +83,7 @@ async def answer_question(
         if (found := _matching_entry(entry, question, name)) is not None:
             return found
     if datetime.now(UTC) >= asked[0].expires_at:
-        return AnswerResult(False, f"{question} expired at {asked[0].expires_at.isoformat()} and takes no answer")
+        return AnswerResult(False, f"{question} expired at {asked[0].expires_at.isoformat()} and accepts no answer")
     given = as_json_value(input, "input")
     _check_action(asked[0], action)
     if given is not None or action == "answer":
@@ -100,7 +100,7 @@ async def answer_question(
                 for entry in read_commit(stored).entries:
                     if (found := _matching_entry(entry, question, name)) is not None:
                         return found
-    return AnswerResult(None, f"{question} is answered in the stream; no supervisor of {team} has read it yet")
+    return AnswerResult(None, f"the answer to {question} is stored; no supervisor of {team} has read the answer yet")
 
 
 def _check_action(asked: QuestionAsked, action: str) -> None:
@@ -112,15 +112,15 @@ def _check_action(asked: QuestionAsked, action: str) -> None:
     fitting = ("answer", "reject") if asked.about == "information" else ("approve", "reject")
     if action not in fitting:
         raise ContractError(
-            f"{asked.question} is a question about {asked.about}; `{action}` does not answer it: use {fitting[0]} or "
-            f"{fitting[1]}"
+            f"{asked.question} is a question about {asked.about}, which `{action}` does not answer; use {fitting[0]} "
+            f"or {fitting[1]}"
         )
 
 
 async def _check_input(bus: Bus, asked: QuestionAsked, given: JsonValue) -> None:
-    """Refuse an answer or an input that is not valid, while a person can still give a better answer.
+    """Refuse an answer or an input that is not valid, because the person can still correct the value.
 
-    The supervisor checks answers and plans, and the worker checks every value again.
+    The supervisor checks answers and plans again, and the worker checks every value again.
 
     Raises:
         ContractError: The value is not valid by the schema of the question, of the tool or of the agent.
@@ -129,7 +129,8 @@ async def _check_input(bus: Bus, asked: QuestionAsked, given: JsonValue) -> None
         case "information":
             if problem := answer_problem(asked.input_schema or {}, given):
                 raise ContractError(
-                    f"the answer does not fit the question: {problem}; {asked.question} still waits: send what fits"
+                    f"the answer does not fit the question: {problem}; {asked.question} is still open; send an answer "
+                    "that fits"
                 )
             return
         case "tool":
@@ -143,16 +144,16 @@ async def _check_input(bus: Bus, asked: QuestionAsked, given: JsonValue) -> None
         case _:
             assert_never(asked.about)
     problems = [answer_problem(schema, given, is_input=True) for schema in schemas]
-    if problems and all(problems):  # instances of two versions may be alive
+    if problems and all(problems):  # instances of two versions may be live
         raise ContractError(
-            f"the input does not fit {what}: {problems[0]}; {asked.question} still waits: send what fits"
+            f"the input does not fit {what}: {problems[0]}; {asked.question} is still open; send an input that fits"
         )
 
 
 def _matching_entry(entry: Entry, question: str, name: str) -> AnswerResult | None:
-    """Return the answer that an entry gives about the question, or about the control event `name`.
+    """Return the result that an entry reports about the question or about the control event `name`.
 
-    For any other entry, the result is None.
+    For any other entry, return None.
     """
     match entry.kind:
         case "question_answered" if entry.question == question:
@@ -163,10 +164,10 @@ def _matching_entry(entry: Entry, question: str, name: str) -> AnswerResult | No
         case "control_ignored" if entry.event_id == name:
             return AnswerResult(False, entry.reason)
         case "workflow_ended":
-            return AnswerResult(False, f"the workflow has ended: {entry.outcome.status}; {question} is asked no more")
+            return AnswerResult(False, f"the workflow has ended: {entry.outcome.status}; {question} is closed")
         case _:
             return None
 
 
 def _unknown_question_message(question: str) -> str:
-    return f"no question {question!r} was ever asked; `pointsman questions` lists what is asked now"
+    return f"there is no question {question!r}; `pointsman questions` lists the open questions"

@@ -1,4 +1,4 @@
-"""Requests that no supervisor has admitted yet: they wait in their stream and have no log."""
+"""Find queued requests, which no supervisor has admitted yet. A queued request is in its stream, and has no log."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class QueuedRequest:
         workflow: Id of the workflow that the request will start.
         team: Team of the request.
         request: Message of the request.
-        cancelled: True if a cancellation is stored, which takes effect when a supervisor of the team reads it.
+        cancelled: True if a cancellation is stored. It takes effect when a supervisor of the team reads it.
     """
 
     workflow: str
@@ -38,9 +38,9 @@ class QueuedRequest:
 async def list_queued_requests(
     bus: Bus, subjects: Subjects, team: str | None = None, limit: int | None = None
 ) -> Sequence[QueuedRequest]:
-    """Return the queued requests of `team`, or of all teams, by team and age: the newest `limit` requests of each team.
+    """Return the newest `limit` queued requests of `team`, or of each team, by team and age.
 
-    Only the last messages of the stream are read, as for a cancellation.
+    As for a cancellation, only the last messages of the stream are read.
     """
     teams = [team] if team else await _requested_teams(bus, subjects)
     return [each for name in teams for each in await _queued_for_team(bus, subjects, name, limit)]
@@ -54,22 +54,22 @@ async def find_queued_request(bus: Bus, subjects: Subjects, workflow: str) -> Qu
 
 
 async def _requested_teams(bus: Bus, subjects: Subjects) -> Sequence[str]:
-    """Return the teams that requests were sent to."""
+    """Return the teams to which requests were sent."""
     teams: dict[str, None] = {}
     for subject in await bus.subjects("requests", subjects.requests):
-        with suppress(InvalidTokenError):  # no team may have such a name
+        with suppress(InvalidTokenError):  # such a name is not valid for a team
             teams[token(subject.split(".")[2], "team")] = None
     return list(teams)
 
 
 async def _queued_for_team(bus: Bus, subjects: Subjects, team: str, limit: int | None) -> Sequence[QueuedRequest]:
     left = await _unsettled_count(bus, subjects, team)
-    if left == 0:  # read no request: many may exist
+    if left == 0:  # return before a read, because the stream may have many requests
         return ()
     requests: dict[str, StoredMessage] = {}
     async for stored in recent_requests(bus, subjects.team_requests(team)):
         requests.setdefault(workflow_of_request(stored), stored)
-    # A team's supervisor takes requests in order, so the unsettled requests are the newest requests.
+    # A team's supervisors take requests in order, so the unsettled requests are the newest requests.
     most = min(len(requests) if each is None else each for each in (left, limit))
     asked = list(requests.items())[max(0, len(requests) - most) :]
     looks = (_find_queued(bus, subjects, team, workflow, request) for workflow, request in asked)
@@ -77,7 +77,7 @@ async def _queued_for_team(bus: Bus, subjects: Subjects, team: str, limit: int |
 
 
 async def _unsettled_count(bus: Bus, subjects: Subjects, team: str) -> int | None:
-    """Return the number of requests that the team's supervisors did not acknowledge; None if no supervisor ever ran."""
+    """Return the number of unacknowledged requests of the team; None if no supervisor of the team ever ran."""
     consumer = request_consumer(subjects, team)
     depth = await bus.depth(consumer.name, consumer.stream)
     return None if depth is None else depth.pending + depth.in_flight

@@ -1,4 +1,4 @@
-"""Resume an ended workflow: ask its supervisor for a new round, and remove the dead letters of the round before."""
+"""Resume an ended workflow: request a new round from its supervisor, and remove the dead letters of earlier rounds."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class ResumeResult:
         workflow: The id of the workflow.
         team: The team of the workflow.
         round: The number of the round that began.
-        tasks: The tasks of the plan that are done again. Without tasks, the workflow is planned or answered again.
+        tasks: The tasks of the plan that run again. Without tasks, the workflow is planned or answered again.
         by: The person or system whose resume counted.
     """
 
@@ -66,9 +66,9 @@ async def resume_workflow(
     reason: str = "",
     timeout: float = 10.0,
 ) -> ResumeResult:
-    """Ask the supervisor of an ended workflow for a new round, and wait until the round has begun.
+    """Request a new round from the supervisor of an ended workflow, and wait until the round has begun.
 
-    The control event names the round that ended. So two resumes of one round begin one new round.
+    The control event names the round that ended. So two resumes of the same round begin one new round.
 
     Returns:
         The new round.
@@ -87,8 +87,8 @@ async def resume_workflow(
     started = await read_workflow_started(bus, subjects, log)
     if started.parent is not None:
         raise NotResumableError(
-            f"workflow {workflow} works for task {started.parent.task_id} of {started.parent.workflow_id}, which has "
-            f"its result; resume that workflow with `pointsman resume {started.parent.workflow_id}`"
+            f"workflow {workflow} worked for task {started.parent.task_id} of {started.parent.workflow_id}, which has "
+            f"its result; resume the parent with `pointsman resume {started.parent.workflow_id}`"
         )
     limits = started.limits
     if fault := find_file_fault(started.files, limits.files, limits.file_bytes, limits.file_types):
@@ -106,7 +106,7 @@ async def resume_workflow(
         time=clock.now(),
         subject=workflow,
     )
-    with suppress(ConflictError):  # the round was resumed before: the control exists and acts once
+    with suppress(ConflictError):  # the round was resumed before, so the control exists and acts once
         await publish_with_retry(
             bus,
             subjects.control(newest.team, workflow, "resume", actor, name),
@@ -119,9 +119,9 @@ async def resume_workflow(
             resumed = await _wait_until_resumed(bus, log, after, ended_round, name)
     except TimeoutError:
         raise NotResumableError(
-            f"the supervisors of team {newest.team} were asked to resume {workflow} and have not done so within "
-            f"{timeout:g} s: none is running, or the resume was refused, and then `pointsman dead list --workflow "
-            f"{workflow}` has the reason; if one starts, it resumes the workflow"
+            f"no supervisor of team {newest.team} has resumed {workflow} within {timeout:g} s after the request; if no "
+            "supervisor runs, the next supervisor that starts resumes the workflow; if the resume was refused, "
+            f"`pointsman dead list --workflow {workflow}` has the reason"
         ) from None
     await _remove_letters(bus, subjects, clock, workflow, resumed, actor)
     return ResumeResult(workflow, newest.team, resumed.round, resumed.tasks, resumed.by)
@@ -131,7 +131,7 @@ def _check_ended(workflow: str, round: int, entries: Iterable[Entry]) -> None:
     end = next((entry for entry in reversed(tuple(entries)) if isinstance(entry, WorkflowEnded)), None)
     if end is None:
         raise NotResumableError(
-            f"workflow {workflow} has not ended, it is in round {round}; `pointsman watch {workflow}` shows its events"
+            f"workflow {workflow} has not ended and is in round {round}; `pointsman watch {workflow}` shows its events"
         )
     if Phase(end.outcome.status) not in RESUMABLE:
         raise NotResumableError(
@@ -160,7 +160,7 @@ async def _wait_until_resumed(bus: Bus, log: str, after: int, ended_round: int, 
 async def _remove_letters(
     bus: Bus, subjects: Subjects, clock: Clock, workflow: str, resumed: WorkflowResumed, actor: str
 ) -> None:
-    """Remove the dead letters of tasks of the rounds before: the new round does these tasks again."""
+    """Remove the dead letters of tasks of earlier rounds, because the new round runs these tasks again."""
     letters = DeadLetters(bus, subjects, user=actor, clock=clock)
     for letter in await letters.list(workflow=workflow):
         if letter.content.task_id is not None and letter.content.at <= resumed.at:

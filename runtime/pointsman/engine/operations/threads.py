@@ -1,4 +1,4 @@
-"""List, read and delete threads. A deletion covers the record of the thread and the messages of its turns."""
+"""List, read and delete threads. A deletion includes the record of the thread and the messages of its turns."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ __all__ = ["list_threads", "remove_thread"]
 
 
 async def list_threads(bus: Bus, subjects: Subjects, team: str | None, caller: str | None) -> Sequence[Thread]:
-    """Return the threads, the newest change first. Deleted threads are among them until they expire."""
+    """Return the threads, the newest change first. Deleted threads are included until they expire."""
     found: list[Thread] = []
     for subject in await bus.subjects("log", subjects.threads(team, caller)):
-        with suppress(ContractError):  # another program published it
+        with suppress(ContractError):  # another program published the message
             if (thread := (await THREAD.read(bus, subject)).state) is not None:
                 found.append(thread)
     return sorted(found, key=lambda each: each.changed_at, reverse=True)
@@ -36,15 +36,15 @@ async def list_threads(bus: Bus, subjects: Subjects, team: str | None, caller: s
 async def remove_thread(
     bus: Bus, subjects: Subjects, clock: Clock, team: str, caller: str, thread: str, *, actor: str, timeout: float
 ) -> int:
-    """Delete a thread: first no turn joins any more, then the turns that run end, then all messages go.
+    """Delete a thread: close the thread to new turns, end the running turns, then delete all messages.
 
-    A deletion that was interrupted is continued by the next call.
+    After an interruption, the next call continues the deletion.
 
     Returns:
         The number of turns whose messages were deleted.
 
     Raises:
-        NotFoundError: There is no such thread.
+        NotFoundError: The thread does not exist.
         BusyThreadError: A turn did not end in time.
     """
     records = Records(THREAD, bus, clock, subjects.source("client", "python"))
@@ -69,7 +69,7 @@ async def remove_thread(
             f"a turn of the thread {thread} did not end within {timeout:g} s; delete the thread again later"
         ) from None
     for workflow in workflows:
-        with suppress(NotFoundError):  # an earlier call has deleted it
+        with suppress(NotFoundError):  # an earlier call has deleted the workflow
             await forget_workflow(bus, subjects, workflow, actor=actor, at=clock.now(), reason="its thread is deleted")
     await records.change(subject, lambda found: delete_thread(found, actor, clock.now(), purged=True) if found else ())
     return len(workflows)
@@ -83,7 +83,7 @@ async def _end_workflow(bus: Bus, subjects: Subjects, clock: Clock, team: str, w
         control = Control(action="cancel", reason="its thread is deleted")
         source = subjects.source("client", "python")
         envelope = Envelope(id=name, type=Control.event_type, source=source, time=clock.now(), subject=workflow)
-        with suppress(ConflictError):  # sent before
+        with suppress(ConflictError):  # the control was sent before
             subject = subjects.control(team, workflow, "cancel", actor, name)
             await bus.publish(subject, dump(control), encode(envelope), expect=0)
     await wait_for_message(bus, "log", place, is_outcome)

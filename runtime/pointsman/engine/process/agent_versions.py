@@ -1,4 +1,4 @@
-"""Compare the live instances of one agent or team: a queue that two versions share gives its tasks to either."""
+"""Compare the live instances of one agent or team. If two versions share a queue, each version receives tasks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pointsman_schemas.card import AgentCard
 __all__ = ["ROLLING_UPDATE", "group_by_name", "live_revisions", "mixed_queue", "mixed_since", "team_definitions"]
 
 ROLLING_UPDATE = timedelta(minutes=10)
-"""Time in which two versions of an agent may be live together: a deployment replaces one instance after the other."""
+"""Time in which two versions of an agent may be live together, because a deployment replaces one instance at a time."""
 
 
 def group_by_name(cards: Iterable[AgentCard]) -> dict[str, list[AgentCard]]:
@@ -44,7 +44,7 @@ def live_revisions(cards: Iterable[AgentCard]) -> dict[str, int]:
 
 
 def mixed_since(cards: Sequence[AgentCard]) -> datetime | None:
-    """Return the time since which several revisions of an agent are live; None if there is one revision.
+    """Return the time since which several revisions of an agent are live; None if all instances have one revision.
 
     Args:
         cards: The cards of the instances of one agent.
@@ -60,16 +60,16 @@ def mixed_since(cards: Sequence[AgentCard]) -> datetime | None:
 
 
 def mixed_queue(cards: Sequence[AgentCard], now: datetime) -> str:
-    """Return a sentence about an agent of which several versions share a queue for longer than a rolling update.
+    """Describe several versions of an agent that share a queue for longer than a rolling update takes.
 
-    Instances with different schemas are named at once.
+    Versions with different schemas are described at once.
 
     Args:
         cards: The cards of the instances of one agent.
         now: The broker's time.
 
     Returns:
-        The sentence; an empty text if there is one version, or if a rolling update may be under way.
+        The description; an empty text for a single version, or while a rolling update may run.
     """
     schemas: list[object] = []
     for card in cards:
@@ -90,7 +90,8 @@ def team_definitions(cards: Iterable[AgentCard]) -> dict[str, int]:
         cards: The cards of the supervisors of one team.
 
     Returns:
-        The number of supervisors by the digest of the definition, in order. Cards without a digest do not count.
+        The number of supervisors by the digest of the definition, in the order of the digests. Cards without a digest
+        do not count.
     """
     unknown = AgentCard.model_fields["version"].default
     counts: dict[str, int] = {}

@@ -1,7 +1,7 @@
 """Clock anchored to the broker's time at start and advanced monotonically.
 
-A step of this machine's clock triggers nothing and delays nothing. If the clocks of two machines differ, the processes
-on these machines still agree on deadlines.
+A step of this machine's clock does not change the time. If the clocks of two machines differ, the processes on these
+machines still agree on deadlines.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pointsman.ports.clock import Clock
 __all__ = ["BrokerClock"]
 
 _MAX_READINGS = 3
-_SHORT_ROUND_TRIP_S = 0.1  # an answer within this time needs no further reading
+_SHORT_ROUND_TRIP_S = 0.1  # seconds; after an answer within this time, the broker's time is not read again
 
 
 class BrokerClock:
@@ -27,7 +27,7 @@ class BrokerClock:
     async def synchronize(self, bus: Bus) -> None:
         """Read the broker's time. After a slow answer, read again and use the fastest answer.
 
-        The error is at most half of the time between question and answer.
+        The error is at most half of the time between request and answer.
 
         Raises:
             BusUnavailableError: The broker did not answer.

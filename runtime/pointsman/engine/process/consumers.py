@@ -19,8 +19,8 @@ __all__ = [
 ]
 
 MAX_WAITING_DELIVERIES = 100_000
-"""Deliveries to webhooks that may be in flight or wait for another attempt. Beyond this number, further deliveries wait
-in the stream. The broker keeps some hundred bytes for each."""
+"""Number of deliveries to webhooks that may be in flight or wait for another attempt. Further deliveries wait in the
+stream. The broker stores some hundred bytes for each delivery."""
 
 
 class DurableConsumer(NamedTuple):
@@ -38,7 +38,7 @@ class DurableConsumer(NamedTuple):
 
 
 def consumer_name(agent: str) -> str:
-    """Return the durable consumer that all workers of an agent share; an autoscaler reads its queue."""
+    """Return the durable consumer that all workers of an agent share. An autoscaler reads its queue depth."""
     return f"agent-{token(agent, 'agent')}"
 
 

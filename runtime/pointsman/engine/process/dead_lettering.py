@@ -1,4 +1,4 @@
-"""Write dead letters: an event that cannot be processed is stored whole, and acknowledged after that."""
+"""Write dead letters. An event that cannot be processed is stored as a dead letter, and acknowledged afterwards."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from pointsman_schemas.subjects import Subjects
 __all__ = ["dead_letter", "dead_letter_id_of", "store_dead_letter", "stream_of"]
 
 _KEPT_FRACTION = 4
-"""A truncated letter keeps its body up to this part of a message's bound: a quarter leaves room for other fields."""
+"""A truncated letter has the body up to this part of the maximum size of a message. A quarter leaves room for the other
+fields."""
 
 
 async def dead_letter(
@@ -43,10 +44,10 @@ async def dead_letter(
         The dead letter.
 
     Raises:
-        BusUnavailableError: The letter may not be stored: do not acknowledge the original.
+        BusUnavailableError: The letter may be missing, so the caller must not acknowledge the original.
     """
     name = dead_letter_id_of(bus, subjects, stored, workflow)
-    if subjects.kind_of(stored.subject) == "request":  # it may come more than once under its id
+    if subjects.kind_of(stored.subject) == "request":  # several requests may have the same id
         name = dead_letter_id(workflow or "none", cause.message, sha256(stored.body).hexdigest())
     letter = DeadLetter(
         id=name,
@@ -75,7 +76,7 @@ async def dead_letter(
 
 
 def stream_of(subjects: Subjects, subject: str) -> StreamKind:
-    """Return the kind of the stream that holds `subject`, on which an event was received."""
+    """Return the kind of the stream that stores `subject`. An event arrived on `subject`."""
     return stream_kind_of(subjects, subject) or "work"
 
 
@@ -89,19 +90,19 @@ def dead_letter_id_of(bus: Bus, subjects: Subjects, stored: StoredMessage, workf
 
 
 async def store_dead_letter(bus: Bus, subject: str, letter: DeadLetter, headers: Mapping[str, str]) -> None:
-    """Store `letter`, truncated if necessary, and count it. A letter that is stored already stays unchanged."""
+    """Store `letter`, truncated if necessary, and count the letter. A letter that is already stored stays unchanged."""
     try:
         try:
             await bus.publish(subject, dump(letter), headers, expect=0)
         except OversizeEventError:
             await bus.publish(subject, dump(_truncate(letter, bus.max_body)), headers, expect=0)
     except ConflictError:
-        return  # stored, and counted, before a crash
+        return  # the letter was stored and counted before a crash
     metrics.count(semconv.DEAD_LETTERS, attributes={semconv.ORIGIN: letter.origin})
 
 
 def _truncate(letter: DeadLetter, bound: int) -> DeadLetter:
-    kept = bound // _KEPT_FRACTION // 4 * 4  # base64 is cut between groups of four, so the first part can be decoded
+    kept = bound // _KEPT_FRACTION // 4 * 4  # a cut between groups of four leaves base64 that can be decoded
     known = {name: value for name, value in letter.headers.items() if name.lower().startswith("ce-")}
     headers = known if sum(len(value) for value in known.values()) < kept else {}
     return letter.model_copy(update={"body": letter.body[:kept], "headers": headers, "truncated": True})

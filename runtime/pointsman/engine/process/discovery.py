@@ -1,4 +1,4 @@
-"""Find agents, teams and other definitions of authors by name: in a module, a file, or an installed package."""
+"""Find agents, teams and other definitions of authors by name, in a module, a file, or an installed package."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class WorkerParts:
     """Definitions of authors that one worker runs.
 
     Attributes:
-        agents: Agents, each once, in the order of the targets.
-        interceptors: Interceptors, the outermost first.
+        agents: Agents without duplicates, in the order of the targets.
+        interceptors: Interceptors, from the outermost to the innermost.
         lifespans: Lifespans in the order in which they are opened.
     """
 
@@ -45,8 +45,8 @@ class WorkerParts:
 def load_worker(specs: Iterable[str]) -> WorkerParts:
     """Load the agents, interceptors and lifespans that `specs` name.
 
-    A module brings all of its members, including imported members. `module:name` brings one agent, with the
-    interceptors and lifespans of the agent's module. A module may define only interceptors and lifespans.
+    The name of a module means all its members, including imported members. `module:name` means one agent, and the
+    interceptors and lifespans of its module. A module may define only interceptors and lifespans.
 
     Args:
         specs: Modules, files and entry points, as for `load_objects`.
@@ -55,8 +55,8 @@ def load_worker(specs: Iterable[str]) -> WorkerParts:
         The parts of the worker, in the order of `specs` and of the definitions within a module.
 
     Raises:
-        ConfigurationError: A spec names nothing that a worker runs, a module cannot be imported, two different agents
-            have the same name, there is no agent, or an interceptor's class has no instance.
+        ConfigurationError: A spec names no definition that a worker runs, a module cannot be imported, two different
+            agents have the same name, no agent is defined, or an interceptor's class has no instance.
     """
     agents: dict[str, Agent] = {}
     interceptors: dict[int, Interceptor] = {}
@@ -74,8 +74,8 @@ def load_worker(specs: Iterable[str]) -> WorkerParts:
         others = any(is_interceptor(item) or isinstance(item, Lifespan) for item in members)
         listed = not name and isinstance(getattr(value, "agents", None), list | tuple)
         if others and not listed and not any(isinstance(item, Agent) for item in members):
-            continue  # interceptors and lifespans alone
-        for agent in _members(value, name, Agent, spec):  # type: ignore[type-abstract]  # for isinstance alone
+            continue  # the module defines only interceptors and lifespans
+        for agent in _members(value, name, Agent, spec):  # type: ignore[type-abstract]  # only for isinstance
             if agents.setdefault(agent.card.name, agent) is not agent:
                 raise ConfigurationError(
                     f"two agents are called {agent.card.name}, the second one in {spec}; rename one"
@@ -93,14 +93,14 @@ def load_agents(specs: Iterable[str]) -> tuple[Agent, ...]:
         specs: Modules, files and entry points, as for `load_objects`.
 
     Returns:
-        The agents in the order of `specs`, each once.
+        The agents in the order of `specs`, without duplicates.
 
     Raises:
-        ConfigurationError: Nothing is found, a module cannot be imported, or two different agents have the same name.
+        ConfigurationError: No agent is found, a module cannot be imported, or two different agents have the same name.
     """
     found: dict[str, Agent] = {}
     for spec in specs:
-        for agent in load_objects(spec, Agent):  # type: ignore[type-abstract]  # for isinstance alone
+        for agent in load_objects(spec, Agent):  # type: ignore[type-abstract]  # only for isinstance
             if found.setdefault(agent.card.name, agent) is not agent:
                 raise ConfigurationError(
                     f"two agents are called {agent.card.name}, the second one in {spec}; rename one"
@@ -109,7 +109,9 @@ def load_agents(specs: Iterable[str]) -> tuple[Agent, ...]:
 
 
 def load_objects(spec: str, kind: type[T]) -> tuple[T, ...]:
-    """Load all objects of one type that `spec` names: one object, the members of a list, or the members of a module.
+    """Load all objects of one type that `spec` names.
+
+    `spec` names an object, a list of objects, or a module with objects.
 
     Args:
         spec: `package.module`, `package.module:name`, `path/file.py`, `path/file.py:name`, or the name of an entry
@@ -120,7 +122,7 @@ def load_objects(spec: str, kind: type[T]) -> tuple[T, ...]:
         The objects.
 
     Raises:
-        ConfigurationError: Nothing is found or a module cannot be imported. The message names the
+        ConfigurationError: No object is found or a module cannot be imported. The message names the
             object and the place of the search.
     """
     value, name, _ = _resolve(spec)
@@ -133,7 +135,7 @@ def installed_agents() -> dict[str, EntryPoint]:
 
 
 def _resolve(spec: str) -> tuple[Any, str, ModuleType | None]:
-    """Return the value that `spec` names, the name to look up in it, and its module."""
+    """Return the value that `spec` names, the name to look up in this value, and the module."""
     place, _, name = spec.rpartition(":") if _has_name(spec) else (spec, "", "")
     if place.endswith(".py"):
         module = _from_file(Path(place))
@@ -157,7 +159,7 @@ def _members_of(value: object) -> list[object]:
 
 
 def _check_instances(modules: Sequence[ModuleType], interceptors: Sequence[Interceptor]) -> None:
-    """Raise a `ConfigurationError` if an interceptor's class has no instance: the class would silently never run."""
+    """Raise a `ConfigurationError` if an interceptor's class has no instance, because the class would never run."""
     for module in modules:
         for name, item in vars(module).items():
             if not (isinstance(item, type) and Interceptor in item.__mro__ and item.__module__ == module.__name__):
@@ -165,8 +167,8 @@ def _check_instances(modules: Sequence[ModuleType], interceptors: Sequence[Inter
             if not any(item in type(each).__mro__ for each in interceptors):
                 file = Path(module.__file__).name if module.__file__ else module.__name__
                 raise ConfigurationError(
-                    f"{file} defines the interceptor class {name} and no instance of it, so it would not run; add one "
-                    f"to the module, such as {name.lower()} = {name}()"
+                    f"{file} defines the interceptor class {name} without an instance, so {name} would not run; add an "
+                    f"instance to the module, such as {name.lower()} = {name}()"
                 )
 
 
@@ -184,12 +186,12 @@ def _from_file(path: Path) -> ModuleType:
         return sys.modules[name]
     folder = str(path.parent)
     if folder not in sys.path:
-        sys.path.insert(0, folder)  # the file's neighbours, as `python file.py` would have it
+        sys.path.insert(0, folder)  # the file can then import its neighbours, as with `python file.py`
     specification = importlib.util.spec_from_file_location(name, path)
     if specification is None or specification.loader is None:
         raise ConfigurationError(f"{path} cannot be loaded as a Python file; give a file ending in .py")
     module = importlib.util.module_from_spec(specification)
-    sys.modules[name] = module  # dataclasses and annotations look their module up there while it runs
+    sys.modules[name] = module  # while the module runs, dataclasses and annotations search the module in `sys.modules`
     try:
         specification.loader.exec_module(module)
     except Exception as error:
@@ -204,18 +206,18 @@ def _from_file(path: Path) -> ModuleType:
 
 def _from_module(name: str, spec: str) -> ModuleType:
     if "" not in sys.path and (here := str(Path.cwd())) not in sys.path:
-        sys.path.insert(0, here)  # an installed command does not look in the folder it is called in
+        sys.path.insert(0, here)  # an installed command does not search the current folder
     try:
         return importlib.import_module(name)
     except ConfigurationError:
         raise
     except ModuleNotFoundError as error:
         if error.name is not None and not (name == error.name or name.startswith(error.name + ".")):
-            raise ConfigurationError(f"{name} imports {error.name}, which is not installed; install it") from error
+            raise ConfigurationError(f"{name} imports {error.name}, which is missing; install {error.name}") from error
         known = ", ".join(sorted(installed_agents())) or "none"
         raise ConfigurationError(
             f"{spec!r} is neither a module, nor a file ending in .py, nor installed agents "
-            f"(installed: {known}); look at the spelling and the folder you are in"
+            f"(installed: {known}); check the spelling and the current folder"
         ) from error
     except Exception as error:
         raise ConfigurationError(
@@ -224,7 +226,7 @@ def _from_module(name: str, spec: str) -> ModuleType:
 
 
 def _error_line(error: Exception, module: str) -> str:
-    """Return the line of `module` that raised the error; empty for a syntax error, which names its line."""
+    """Return the line of `module` that raised the error. Empty for a syntax error, whose text contains the line."""
     lines = [line for frame, line in walk_tb(error.__traceback__) if frame.f_globals.get("__name__") == module]
     return f", line {lines[-1]}," if lines else ""
 
@@ -246,8 +248,8 @@ def _members(value: Any, name: str, kind: type[T], spec: str) -> tuple[T, ...]:
     elif isinstance(value, Sequence) and not isinstance(value, str):
         found = tuple(item for item in value if isinstance(item, kind))
     else:
-        raise ConfigurationError(f"{spec} is a {type(value).__name__}; expected an {what}, a list of them, or a module")
+        raise ConfigurationError(f"{spec} is a {type(value).__name__}; expected an {what}, a list, or a module")
     if not found:
-        way = "decorate a function with @agent(...)" if kind is Agent else f"give it one: {what}(...)"
-        raise ConfigurationError(f"{spec} defines no {what}; {way}, or name another place")
+        way = "decorate a function with @agent(...)" if kind is Agent else f"add {what}(...) to the module"
+        raise ConfigurationError(f"{spec} defines no {what}; {way}, or name another module or file")
     return found

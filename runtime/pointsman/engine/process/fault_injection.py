@@ -1,7 +1,7 @@
-"""Fault points: places at which a process kills itself if POINTSMAN_FAULT names them, so that tests cover each crash.
+"""Fault points, at which tests make a process crash. A process kills itself at the point that POINTSMAN_FAULT names.
 
-`POINTSMAN_FAULT=supervisor.committed:2` ends the process by SIGKILL after its second commit. Without the variable,
-which only tests set, a fault point is a call that does nothing.
+`POINTSMAN_FAULT=supervisor.committed:2` ends the process by SIGKILL after its second commit. Only tests set the
+variable. Without the variable, a fault point does nothing.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["FAULT_POINTS", "fault_point"]
 FAULT_POINTS = (
     "supervisor.received",
     "supervisor.committed",
-    "supervisor.sent",  # one message of the outbox; others may be missing
+    "supervisor.sent",  # after one message of the outbox; other messages may be missing
     "supervisor.emitted",
     "supervisor.acked",
     "worker.received",
@@ -26,7 +26,7 @@ FAULT_POINTS = (
     "worker.answered",
     "worker.acked",
 )
-"""In the order in which a delivery meets them."""
+"""The fault points, in the order in which a delivery passes them."""
 
 
 def _disabled(point: str) -> None:
@@ -37,8 +37,8 @@ def _arm(fault: str) -> Callable[[str], None]:
     chosen, _, given = fault.partition(":")
     if chosen not in FAULT_POINTS or not (given or "1").isdecimal():
         raise ConfigurationError(
-            f"POINTSMAN_FAULT is {fault!r}; expected one of {', '.join(FAULT_POINTS)}, alone or with :N for its N-th "
-            "passage; unset it to run without a fault"
+            f"POINTSMAN_FAULT is {fault!r}; expected one of {', '.join(FAULT_POINTS)}, alone or with :N for the N-th "
+            "passage; unset the variable to run without a fault"
         )
     left = int(given or 1)
 
@@ -53,4 +53,4 @@ def _arm(fault: str) -> Callable[[str], None]:
 
 
 fault_point: Callable[[str], None] = _arm(_fault) if (_fault := variable("POINTSMAN_FAULT")) else _disabled
-"""Mark a fault point. Kills the process if POINTSMAN_FAULT names the point."""
+"""Mark a fault point. The call kills the process if POINTSMAN_FAULT names the point."""

@@ -13,12 +13,13 @@ from pointsman_schemas.subjects import HandoffAddress, ResultAddress, Subjects
 __all__ = ["RESENT_HEADER", "decode_handoff", "is_cancellation"]
 
 RESENT_HEADER = "pointsman-resent"
-"""The header of a handoff that may be the second handoff of its attempt. The broker may have lost a first handoff, and
-a worker may have answered the lost handoff. A worker looks for a result before it starts such a handoff."""
+"""The header of a handoff that may be the second handoff of its attempt. The broker may have lost the first handoff,
+and a worker may have answered the lost handoff. Before a worker starts such a handoff, the worker searches for a
+result."""
 
 
 def is_cancellation(message: StoredMessage) -> bool:
-    """Return True if a message on the subject of a handoff is a cancellation in place of the handoff."""
+    """Return True if a message on the subject of a handoff is a cancellation that replaced the handoff."""
     return message.headers.get("ce-type") == Cancellation.event_type
 
 
@@ -26,7 +27,7 @@ def decode_handoff(message: StoredMessage, subjects: Subjects) -> tuple[Envelope
     """Return the envelope and the handoff of a message.
 
     Raises:
-        ContractError: The message is not a handoff that this release supports, or disagrees with its subject.
+        ContractError: The message is not a handoff that this release supports, or does not agree with its subject.
         UndecodableEventError: The message has no CloudEvents headers.
         UnknownEventTypeError: The message is an event of another type.
     """
@@ -41,7 +42,7 @@ def decode_handoff(message: StoredMessage, subjects: Subjects) -> tuple[Envelope
         if message.scheduled_by != planned:
             raise ContractError(
                 f"the message on {message.subject} comes from the schedule {message.scheduled_by}; expected {planned}, "
-                "or none; only the supervisors of the team schedule its handoffs"
+                "or no schedule; only the supervisors of the team schedule its handoffs"
             )
     handoff = parse(Handoff, data)
     said = (handoff.to_agent, handoff.from_agent, handoff.workflow_id, handoff.task_id, handoff.attempt)
@@ -53,7 +54,7 @@ def decode_handoff(message: StoredMessage, subjects: Subjects) -> tuple[Envelope
     answer = subjects.parse(handoff.return_to, ResultAddress)
     if said != (answer.agent, answer.team, answer.workflow, answer.task, answer.attempt):
         raise ContractError(
-            f"return_to is {handoff.return_to!r}, which is not where the result of {message.subject} "
-            "belongs; nothing is published elsewhere"
+            f"return_to is {handoff.return_to!r}, which is not the subject of the result of {message.subject}; "
+            "no message is published on another subject"
         )
     return envelope, handoff

@@ -7,8 +7,8 @@
 were in the team's inbox at its start | 503; the body names the unmet conditions |
 | `/metrics` | the extra `prometheus` is installed | 404 |
 
-`/healthz` and `/readyz` answer with one JSON object. `/metrics` answers in the Prometheus text format. A request is one
-line and headers. The server ignores the headers, so the server needs no framework.
+`/healthz` and `/readyz` answer with one JSON object. `/metrics` answers in the Prometheus text format. The server reads
+only the first line of a request and ignores the headers, so the server needs no framework.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ __all__ = ["serve_health"]
 
 _log = get_logger(__name__)
 
-_REQUEST_TIMEOUT_S = 2.0  # seconds for a caller to send its request; probes are local and send one packet
-_MAX_REQUEST_BYTES = 8_192  # bytes of a request
+_REQUEST_TIMEOUT_S = 2.0  # seconds in which a caller must send its request; probes are local and send one packet
+_MAX_REQUEST_BYTES = 8_192
 
 
 @asynccontextmanager
@@ -37,7 +37,7 @@ async def serve_health(
 ) -> AsyncIterator[int]:
     """Answer health requests on `host` and `port` until the context ends.
 
-    `waiting_for` names the services that the process lacks now. If `waiting_for` returns nothing, the process is ready.
+    `waiting_for` returns the services that the process lacks now. If the result is empty, the process is ready.
     `exposition` returns the body of `/metrics`.
 
     Yields:
@@ -56,7 +56,7 @@ async def serve_health(
                 writer.write(_reply(asked.split(b"\r\n", 1)[0], waiting_for, exposition))
                 await writer.drain()
         except (OSError, EOFError, ValueError, asyncio.LimitOverrunError, TimeoutError):
-            pass  # the caller sent no request, or has disconnected
+            pass  # the caller sent no request or disconnected
         finally:
             callers.discard(writer)
             writer.close()
@@ -66,7 +66,7 @@ async def serve_health(
     except OSError as error:
         raise ConfigurationError(
             f"no health checks on {host}:{port}: {error.strerror or error}; choose another POINTSMAN_HEALTH_PORT, "
-            "0 for a free one"
+            "0 for a free port"
         ) from None
     bound: int = server.sockets[0].getsockname()[1]
     _log.info("health_served", url=f"http://{host}:{bound}", port=bound)
@@ -106,12 +106,12 @@ def _reply(
             return _response_head("200 OK", "text/plain; version=0.0.4; charset=utf-8", exposition(), method)
         case b"/metrics":
             hint = (
-                "supervisors and workers have them with pip install 'pointsman[prometheus]', unless "
-                "OTEL_METRICS_EXPORTER is none"
+                "metrics of supervisors and workers need pip install 'pointsman[prometheus]', and an "
+                "OTEL_METRICS_EXPORTER other than none"
             )
-            return _response("404 Not Found", {"error": "no metrics are kept", "hint": hint}, method)
+            return _response("404 Not Found", {"error": "this process records no metrics", "hint": hint}, method)
         case _:
-            return _response("404 Not Found", {"error": "there are /healthz, /readyz and /metrics"}, method)
+            return _response("404 Not Found", {"error": "the paths are /healthz, /readyz and /metrics"}, method)
 
 
 def _response(status: str, content: dict[str, Any], method: bytes = b"GET") -> bytes:

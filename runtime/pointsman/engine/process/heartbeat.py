@@ -1,4 +1,4 @@
-"""Announce cards in the registry while their agents run. A team also has a card: other teams may hand it work."""
+"""Announce cards in the registry while their agents run. A team also has a card, so other teams can hand off tasks."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ _RETRY_PAUSE_S = 0.1  # seconds before a refused card is announced again
 def team_card(team: Team, started: datetime, instance: str) -> AgentCard:
     """Return the card of a team, which other teams see as an agent.
 
-    The version of the card is a digest of the team's definition. The digest ignores the order of names: the definition
-    may give names as a set, and the order of a set differs between processes.
+    The version of the card is a digest of the team's definition. The digest ignores the order of names, because the
+    definition may have names in a set, and the order of a set differs between processes.
     """
     definition = team.model_copy(update={"agents": tuple(sorted(team.agents))})
     return checked_card(
@@ -57,7 +57,8 @@ def checked_card(card: AgentCard) -> AgentCard:
     """Return `card` if the registry accepts it.
 
     Raises:
-        ConfigurationError: The card is too large, or a field of the card is not valid. No process would see the agent.
+        ConfigurationError: The card is too large, or a field of the card is not valid. Other processes would ignore the
+            card.
     """
     try:
         return decode_card(f"{card.name}.{card.instance}", encode_card(card))
@@ -68,7 +69,7 @@ def checked_card(card: AgentCard) -> AgentCard:
 async def announce_periodically(
     bus: Bus, cards: Callable[[], Sequence[AgentCard]], heartbeat: float, clock: Clock
 ) -> None:
-    """Announce the present `cards` each time, until cancelled."""
+    """Announce the present `cards` again and again, until cancelled."""
     silent = False
     while True:
         try:
@@ -79,5 +80,5 @@ async def announce_periodically(
             if not silent:
                 _log.warning("card_announce_failed", error=str(error), hint="the card is announced again")
             silent = True
-        # A try waits while the broker is unavailable, so the cards are published as soon as the broker is available.
+        # An announcement waits while the broker is unavailable, so the cards are published when the broker is back.
         await clock.sleep(_RETRY_PAUSE_S if silent else heartbeat)

@@ -1,4 +1,4 @@
-"""Retry broker calls with backoff until the broker answers. Callers impose their own deadline."""
+"""Retry broker calls with backoff until the broker answers. A caller that needs a deadline must set the deadline."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["publish_once", "publish_with_retry", "retry_while_unavailable", "sta
 
 T = TypeVar("T")
 
-_FIRST_PAUSE_S, _MAX_PAUSE_S = 0.1, 5.0  # seconds between tries: soon at first, then calmly
+_FIRST_PAUSE_S, _MAX_PAUSE_S = 0.1, 5.0  # seconds between tries: short at first, then longer
 
 _log = get_logger(__name__)
 
@@ -31,7 +31,7 @@ async def retry_while_unavailable(call: Callable[[], Awaitable[T]], clock: Clock
             return await call()
         except BusUnavailableError as error:
             if pause == _FIRST_PAUSE_S:
-                hint = "the request is repeated until the broker answers; check it with `pointsman doctor`"
+                hint = "the request is repeated until the broker answers; check the broker with `pointsman doctor`"
                 _log.warning("waiting_for_broker", error=str(error), hint=hint)
         await clock.sleep(pause)
         pause = min(2 * pause, _MAX_PAUSE_S)
@@ -41,10 +41,10 @@ async def start_with_retry(start: Callable[[], Awaitable[T]], bus: Bus, clock: C
     """Call `start`, and call it again each time the connection to the broker is lost.
 
     Returns:
-        The result of `start`, or None once `stop` is set.
+        The result of `start`; None after `stop` is set.
 
     Raises:
-        BusUnavailableError: The broker is connected and did not answer.
+        BusUnavailableError: The broker is connected, but did not answer.
     """
 
     async def started() -> T:
@@ -72,19 +72,19 @@ async def start_with_retry(start: Callable[[], Awaitable[T]], bus: Bus, clock: C
 async def publish_once(
     bus: Bus, clock: Clock, subject: str, body: bytes, headers: Mapping[str, str]
 ) -> StoredMessage | None:
-    """Store a message on `subject` unless the stream of results has a message on `subject`.
+    """Store a message on `subject` if the stream of results has no message on `subject`.
 
-    An existing message may be an earlier try of this call that was not answered.
+    An existing message may be from an earlier try of this call that was not answered.
 
     Returns:
-        None if this message was stored, or the message that the subject held.
+        None if this message was stored; otherwise the existing message.
     """
 
     async def store() -> StoredMessage | None:
         try:
             await bus.publish(subject, body, headers, expect=0)
         except ConflictError:
-            # A replicated stream also answers this while an earlier publish is pending: read first, then decide.
+            # A replicated stream gives the same answer while an earlier publish is pending, so read the subject first.
             if (there := await bus.last("results", subject)) is None:
                 raise BusUnavailableError(
                     f"{subject} was refused and is still empty; the publish is repeated"
@@ -103,13 +103,13 @@ async def publish_with_retry(
     *,
     expect: int | None = None,
 ) -> None:
-    """Store one message. Try again if the broker is silent; `expect` or a message id prevents a second copy.
+    """Store one message. Try again without an answer of the broker; `expect` or a message id prevents a second copy.
 
-    The message id is random. The broker drops a message if another publisher of the stream used its id shortly before,
-    so an id that others can guess would let them suppress the message.
+    The broker drops a message if another publisher of the stream used its id shortly before. The message id is random,
+    because with an id that other publishers can guess, they could suppress the message.
 
     Raises:
-        PublishOutcomeUnknownError: The broker was silent three times in a row.
+        PublishOutcomeUnknownError: The broker did not answer three tries in a row.
     """
     message_id = new_id(_MESSAGE_ID_BYTES) if expect is None else None
     once = partial(bus.publish, subject, body, headers, expect=expect, message_id=message_id)
@@ -121,4 +121,4 @@ async def publish_with_retry(
 
 
 _MESSAGE_ID_BYTES = 16
-_MAX_TRIES = 3  # an unanswered publish is repeated under the same id; three silences in a row are an outage
+_MAX_TRIES = 3  # a publish without an answer is repeated with the same id; three tries without an answer are an outage

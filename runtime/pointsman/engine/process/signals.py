@@ -1,4 +1,4 @@
-"""The first SIGTERM or SIGINT asks a process to finish its work; the second signal ends the process at once."""
+"""After the first SIGTERM or SIGINT, a process finishes its work. The second signal ends the process at once."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ async def run_until_signal(
 ) -> int:
     """Await `run(stop)`. The first signal sets `stop`.
 
-    A second signal ends the process at once with 128 and the signal's number: 130 for SIGINT, 143 for SIGTERM.
-    `hand_back` is given 0.3 s to nak in-flight messages, so that they are redelivered at once.
+    A second signal ends the process at once with exit code 130 for SIGINT or 143 for SIGTERM. Before the end,
+    `hand_back` has 0.3 s to nak in-flight messages, which the broker then redelivers at once.
 
     Returns:
         The exit code, 0.
@@ -49,7 +49,7 @@ async def run_until_signal(
             last.append(asyncio.ensure_future(hand_back() if hand_back is not None else asyncio.sleep(0)))
             last[-1].add_done_callback(lambda _: leave(number))
             return
-        _log.info("stopping", signal=signal.Signals(number).name, hint="running work may finish; once more ends it now")
+        _log.info("stopping", signal=signal.Signals(number).name, hint="running work may finish; repeat to end now")
         stop.set()
 
     def heard_anywhere(number: int, frame: FrameType | None) -> None:

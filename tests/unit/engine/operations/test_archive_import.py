@@ -231,7 +231,7 @@ async def test_a_log_of_another_workflow_under_its_name_is_refused(archive: Arch
     ]
     other = with_records(archive, records).model_copy(update={"workflow_id": "wf_other"})
 
-    with pytest.raises(ConfigurationError, match=f"is of {archive.workflow_id}"):
+    with pytest.raises(ConfigurationError, match=f"belongs to {archive.workflow_id}"):
         await import_workflow(client.bus, client.subjects, other)
 
 

@@ -209,7 +209,7 @@ async def test_letter_is_kept_until_its_task_is_reopened_in_the_log(bus: MemoryB
     await bury(bus)
     letters = DeadLetters(bus, SUBJECTS, patience=0.01)
 
-    with pytest.raises(NotReplayableError, match="is kept"):
+    with pytest.raises(NotReplayableError, match="remains"):
         await letters.replay(await letters.get("d1"))
 
     assert len(await letters.list()) == 1
@@ -282,7 +282,7 @@ async def test_letter_for_a_dead_agent_is_not_replaced_by_a_new_workflow(bus: Me
     await bury(bus)
     letter = await letters.get("d1")
 
-    with pytest.raises(NotReplayableError, match=r"'fitter', and none of that name is alive.*the letter is kept"):
+    with pytest.raises(NotReplayableError, match=r"'fitter', which is not live.*the letter remains"):
         await letters.replay(letter, as_new=True)
 
     assert await all_of(bus, f"pointsman.request.{TEAM}.anonymous") == []

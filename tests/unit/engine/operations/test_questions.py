@@ -105,7 +105,7 @@ async def test_second_answer_reports_the_first() -> None:
         )
         assert late.counted is False
         assert outcome.status == "failed"
-        with pytest.raises(NotFoundError, match="was ever asked"):
+        with pytest.raises(NotFoundError, match="there is no question"):
             await client.operations.approve(f"{workflow.id}-q9")
 
 
@@ -120,7 +120,7 @@ async def test_a_workflow_that_was_cancelled_asks_nothing_and_says_so() -> None:
 
         assert (said.counted, said.message) == (
             False,
-            f"the workflow has ended: cancelled; {question.id} is asked no more",
+            f"the workflow has ended: cancelled; {question.id} is closed",
         )
         assert await client.operations.questions() == []
 
@@ -383,7 +383,7 @@ async def test_questions_of_a_function_are_answered_through_a_restart_of_everyth
         first, second = await asked(client, 2)
         with pytest.raises(ContractError, match=r"does not fit the question: \$: '17' is not of type 'object'"):
             await client.operations.answer(first.id, "17")
-        with pytest.raises(ContractError, match="`approve` does not answer it: use answer or reject"):
+        with pytest.raises(ContractError, match="which `approve` does not answer; use answer or reject"):
             await client.operations.approve(first.id)
 
     async with factory.team(TEAM, agents, broker=broker) as client:

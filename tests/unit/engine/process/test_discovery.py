@@ -142,7 +142,7 @@ def test_error_in_a_module_is_reported_with_its_line(file: Path, monkeypatch: py
 
 
 def test_missing_team_is_not_answered_with_advice_about_functions() -> None:
-    with pytest.raises(ConfigurationError, match=r"json defines no Team; give it one: Team\(\.\.\.\)"):
+    with pytest.raises(ConfigurationError, match=r"json defines no Team; add Team\(\.\.\.\) to the module"):
         load_objects("json", Team)
 
 
@@ -209,7 +209,7 @@ def test_an_installed_package_brings_what_stands_around_its_agents(file: Path, m
 def test_an_interceptor_without_an_instance_is_named(file: Path) -> None:
     file.write_text(file.read_text() + AROUND.replace("second_guard, guard = Guard(), Guard()", ""))
 
-    with pytest.raises(ConfigurationError, match=r"\.py defines the interceptor class Guard and no instance"):
+    with pytest.raises(ConfigurationError, match=r"\.py defines the interceptor class Guard without an instance"):
         load_worker([str(file)])
 
 
