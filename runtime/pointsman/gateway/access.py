@@ -1,4 +1,7 @@
-"""Admit requests: known hosts, bounded bodies and numbers, valid keys and tokens, and each caller's rate."""
+"""Admit requests.
+
+Check the host, the key or token, the size of the body, and the rate and open requests of the caller.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +26,11 @@ __all__ = ["Access", "is_openai_path"]
 
 _BODY_TIMEOUT_S = 30.0  # seconds in which a client must send the body of a request, or the next piece of an upload
 _UPLOAD_PATHS = ("/v1/files", "/v1/batches")
-_FORM_BYTES = 65_536  # bytes of a form without its file
+_FORM_BYTES = 65_536  # bytes of an upload form, without the bytes of the file
 _MINUTE_S, _DAY_S = 60.0, 86_400.0
 _PUBLIC_PATHS = frozenset({"/healthz", "/readyz", "/openapi.json", "/docs", "/", "/a2a/keys.json", *METADATA_PATHS})
 _SIGNED_PATHS = "/v1/hooks/"
-_SENDERS = "> senders"  # of signed webhooks, in the count of open requests: not a token, so no caller has this name
+_SENDERS = "> senders"  # the name under which signed webhooks count; it is not a token, so no caller can have this name
 _OPENAI_PATHS = ("/v1/models", "/v1/chat/", "/v1/responses")
 _SECURITY_HEADERS = {
     "x-content-type-options": "nosniff",
@@ -39,7 +42,7 @@ _SECURITY_HEADERS = {
 
 
 def is_openai_path(path: str) -> bool:
-    """Return True for a path of the OpenAI-compatible API, whose errors have another shape.
+    """Return True for a path of the OpenAI-compatible API. Errors of that API have a different shape.
 
     Args:
         path: The path.
@@ -85,7 +88,7 @@ class Access:
         most = self._context.settings.gateway_max_requests
         if self._requests >= most:
             busy = ProblemError(
-                503, "busy", f"{most} requests are served already; try again", headers={"retry-after": "1"}
+                503, "busy", f"the gateway already serves {most} requests; try again", headers={"retry-after": "1"}
             )
             await problem_response(busy, shape)(scope, receive, guarded)
             return
@@ -117,16 +120,16 @@ class Access:
         return self._bounded_name(caller)
 
     def _bounded_name(self, caller: Caller) -> str:
-        """Return the name that bounds the requests and bytes of a caller; empty for a local user without a key."""
+        """Return the name under which requests and bytes of a caller count; empty for a local user without a key."""
         return "" if self._open and caller.name == LOCAL_CALLER else caller.name
 
     def _check_room(self, name: str) -> None:
-        """Refuse a request above the open requests of a name: one caller must leave room for the others."""
+        """Refuse a request if the name has too many open requests. One caller must leave room for other callers."""
         most = self._context.settings.gateway_caller_requests
         if name and self._open_requests[name] >= most:
             whose = "senders of webhooks have" if name == _SENDERS else f"{name} has"
             raise ProblemError(
-                429, "too_many_open", f"{whose} {most} open requests and streams; close one, or try again",
+                429, "too_many_open", f"{whose} {most} open requests and streams; close a stream, or try again",
                 headers={"retry-after": "1"},
             )  # fmt: skip
 
@@ -159,17 +162,19 @@ class Access:
         )
 
     def _challenge(self, scope: Scope) -> str:
-        """Return the challenge of a refused request. A client of MCP finds the issuer by the metadata."""
+        """Return the challenge of a refused request. A client of MCP reads the issuer from the metadata."""
         challenge = 'Bearer realm="pointsman"'
         if self._context.verifier is not None and scope["path"] == MCP_PATH:
             challenge += f', resource_metadata="{metadata_url(scope)}"'
         return challenge
 
     def _check_origin(self, headers: Headers) -> None:
-        """Refuse requests of foreign pages: without keys, the address is all that protects the gateway."""
+        """Refuse requests of foreign web pages. Without keys, only the address protects the gateway."""
         host = headers.get("host", "")
         if not self._hosts.allow(host):
-            raise ProblemError(403, "unknown_host", f"the host {host[:200]!r} is not known here; use the address")
+            raise ProblemError(
+                403, "unknown_host", f"the host {host[:200]!r} is not a known host of the gateway; use the IP address"
+            )
         origin = headers.get("origin")
         allowed = [each.strip() for each in (self._context.settings.gateway_origins or "").split(",")]
         if origin is not None and origin not in allowed and origin.partition("://")[2].lower() != host.lower():
@@ -189,7 +194,7 @@ class Access:
             )  # fmt: skip
 
     def _charge_bytes(self, caller: str, size: int) -> None:
-        """Count bytes of a caller, or refuse the body: one caller must not fill the disk of the broker."""
+        """Count bytes of a caller, or refuse the body. One caller must not fill the disk of the broker."""
         most = self._context.settings.gateway_daily_bytes
         if size and (wait := self._bytes.spend(caller, most, size)) > 0:
             raise ProblemError(
@@ -218,14 +223,15 @@ class Access:
         async def bounded() -> Message:
             nonlocal size, whole
             if whole:
-                return await receive()  # a stream waits here until the client leaves
+                return await receive()  # a stream waits here until the client disconnects
             try:
                 async with asyncio.timeout_at(min(until, clock() + _BODY_TIMEOUT_S)):
                     message = await receive()
             except TimeoutError:
                 raise ProblemError(
                     408, "body_too_slow", "the body did not arrive in time: a piece took more than "
-                    f"{_BODY_TIMEOUT_S:g} s, or the whole more than {seconds:g} s; send it again",
+                                          "{_BODY_TIMEOUT_S:g} s, or the whole body took more than {seconds:g} s; "
+                                          "send the body again",
                     headers={"connection": "close"},
                 ) from None  # fmt: skip
             size += len(message.get("body", b""))

@@ -52,7 +52,8 @@ _log = get_logger(__name__)
 _TITLE = "Pointsman gateway"
 _DESCRIPTION = (
     "Requests to teams of agents over HTTP. Send an API key or a bearer token as `Authorization: Bearer KEY`; on "
-    "loopback none is needed. Errors are RFC 9457 problems; those of the OpenAI-compatible paths have OpenAI's shape."
+    "loopback no key is needed. Errors are RFC 9457 problems; errors of the OpenAI-compatible paths have OpenAI's "
+    "shape."
 )
 _ROUTERS: Sequence[APIRouter] = (
     workflows.router,
@@ -94,7 +95,7 @@ def make_app(context: Context, batches: Batches, *, hosts: Sequence[str] = (), o
         context: The parts of the gateway.
         batches: The batches of the namespace.
         hosts: Names of hosts that requests without a key may use.
-        open: Admit requests without a key: the gateway listens on loopback.
+        open: Admit requests without a key, because the gateway listens on loopback.
 
     Returns:
         The application.
@@ -168,7 +169,7 @@ def _document() -> dict[str, Any]:
         "key": {
             "type": "http",
             "scheme": "bearer",
-            "description": "An API key, or a token of the issuer. On loopback, none is needed.",
+            "description": "An API key, or a token of the issuer. On loopback, no key is needed.",
         }
     }
     for path, methods in document["paths"].items():
@@ -176,7 +177,7 @@ def _document() -> dict[str, Any]:
             for operation in methods.values():
                 operation.setdefault("security", [{"key": []}])
                 if is_openai_path(path):
-                    operation["responses"].pop("422", None)  # FastAPI's own; these paths answer 400
+                    operation["responses"].pop("422", None)  # FastAPI adds 422; these paths answer 400
     return document
 
 
@@ -197,7 +198,7 @@ async def _on_problem(request: Request, error: Exception) -> Response:
 async def _on_http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     details = {404: f"there is no path {request.url.path[:200]}; GET /openapi.json lists the paths"}
-    details[405] = f"{request.method} is not allowed here; the header Allow names the methods"
+    details[405] = f"{request.method} is not allowed on this path; the header Allow lists the methods"
     detail = details.get(error.status_code, str(error.detail))
     allowed = _allowed(request.url.path) or (error.headers or {}).get("Allow", "")
     headers = {"allow": allowed} if error.status_code == 405 else error.headers
@@ -206,7 +207,7 @@ async def _on_http_error(request: Request, error: Exception) -> Response:
 
 
 def _allowed(path: str) -> str:
-    """Return the methods of a path. Starlette names the methods of one route, and a path may have several routes."""
+    """Return the methods of a path. Starlette lists the methods of one route, but a path may have several routes."""
     methods = [each for pattern, each in _path_methods() if pattern.fullmatch(path)]
     return ", ".join(sorted({method for each in methods for method in each}))
 
@@ -239,5 +240,5 @@ async def _on_pointsman_error(request: Request, error: Exception) -> Response:
 
 async def _on_crash(request: Request, error: Exception) -> Response:
     _log.error("gateway_request_crashed", path=request.url.path, exc_info=error)
-    detail = "the gateway could not serve the request; its log has the reason"
+    detail = "the gateway could not serve the request; the log of the gateway has the reason"
     return _respond(request, ProblemError(500, "internal_error", detail))

@@ -11,7 +11,7 @@ from pointsman.index.callers import CallerLimits
 __all__ = ["LOCAL_CALLER", "Caller"]
 
 LOCAL_CALLER = "local"
-"""The name of the caller on loopback that sends no key."""
+"""The name of a caller on loopback that sends no key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Caller:
         """
         if not self.may_use(team):
             raise ProblemError(
-                403, "team_not_allowed", f"{self.name} may not use the team {team!r}; ask for a key with this team"
+                403, "team_not_allowed", f"{self.name} may not use the team {team!r}; use a key that may use this team"
             )
 
     def require_operator(self) -> None:

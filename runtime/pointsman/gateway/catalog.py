@@ -39,7 +39,7 @@ class TeamPage(BaseModel):
 
 @router.get("/agents", summary="List agents", responses=problems())
 async def list_agents(context: ContextArg, caller: CallerArg) -> AgentPage:
-    """List the live agents. A caller with named teams is an outsider of the rest, and sees no agents."""
+    """List the live agents. A caller that may only use some teams gets an empty list."""
     cards = await context.client.operations.agents() if caller.teams is None else []
     return AgentPage(agents=agent_views(list(cards)))
 
@@ -90,7 +90,9 @@ async def teams_of(context: Context, caller: Caller) -> list[TeamView]:
 
 
 async def is_known_team(context: Context, team: str) -> bool:
-    """Return True for a team with a recent workflow or a live supervisor. A supervisor may be restarting.
+    """Return True for a team with a recent workflow or a live supervisor.
+
+    Wait up to 3 s for a supervisor that restarts.
 
     Args:
         context: The parts of the gateway.

@@ -1,4 +1,4 @@
-"""Receive CloudEvents over HTTP as requests to teams: binary, structured or in batches, with the webhook handshake."""
+"""Receive CloudEvents over HTTP as requests to teams, in binary, structured or batch mode. Answer the handshake."""
 
 from __future__ import annotations
 
@@ -25,13 +25,16 @@ __all__ = ["CloudEvent", "router"]
 router = APIRouter(prefix="/v1/events", tags=["events"])
 
 MAX_BATCH_EVENTS = 100
-"""Events of a batch. Each is published by itself, and a proxy would close the request of a longer batch."""
+"""Largest number of events in a batch. Each event is published separately; a proxy would close a longer request."""
 _FORMAT, _BATCH_FORMAT = "application/cloudevents+json", "application/cloudevents-batch+json"
 _CHARSETS = ("utf-8", "us-ascii", "iso-8859-1", "iso-8859-15", "windows-1252", "utf-16", "utf-16le", "utf-16be")
 """The charsets of texts. Other codecs of Python, such as `punycode`, take minutes for a large body."""
 _JSON_TYPE = re.compile(r"application/json|[a-z0-9.-]+/[a-z0-9.-]+\+json")
 _HOP_EXTENSIONS = frozenset({"traceparent", "tracestate", "knativearrivaltime"})
-"""Extensions that differ between deliveries of one event. With them, a repetition would be a different request."""
+"""Extensions that differ between deliveries of one event.
+
+They are ignored, because a repetition must be the same request.
+"""
 
 TeamPath = Annotated[str, Path(pattern=TOKEN_PATTERN, description="The team that is to serve the event.")]
 _NonEmpty = Annotated[str, Field(min_length=1)]
@@ -58,12 +61,12 @@ class CloudEvent(BaseModel):
 
     @property
     def key(self) -> str:
-        """The idempotency key: id and source, by which deliveries of one event are one request."""
+        """The idempotency key, made of id and source. Deliveries of one event are one request."""
         return derived_key("cloudevent", self.source, self.id)
 
     @property
     def metadata(self) -> dict[str, JsonValue]:
-        """The attributes as metadata of the request. Extensions are texts, as binary mode delivers them."""
+        """The attributes as metadata of the request. Extensions are texts, as in binary mode."""
         core = self.model_dump(exclude_none=True, exclude={"specversion", "data", "data_base64"})
         extensions = self.model_extra or {}
         given = {name: core[name] for name in core if name not in extensions}
@@ -76,7 +79,7 @@ class CloudEvent(BaseModel):
 
     @property
     def input(self) -> str | dict[str, JsonValue]:
-        """The input of the team. Data that are neither an object nor a text become a field of an object."""
+        """The input of the team. Other data than an object or a text become the field `data` of an object."""
         if self.data_base64 is not None:
             return _input_of_bytes(self.data_base64, self.datacontenttype or "application/octet-stream")
         return _input_of_value(self.data)
@@ -91,7 +94,7 @@ class AcceptedEvent(BaseModel):
 
 
 class AcceptedBatch(BaseModel):
-    """A batch of which every event was accepted."""
+    """A batch whose events were all accepted."""
 
     events: list[AcceptedEvent] = Field(description="The events, in the order of the batch.")
 
@@ -137,14 +140,14 @@ async def deliver_event(team: TeamPath, request: Request, context: ContextArg, c
         return await _deliver_batch(team, _batch_of(body), request, context, caller)
     event = _binary_event(request, content_type, body) if mode == "binary" else _structured_event(mode, body)
     workflow = await _submit(team, event, context, caller)
-    # Without a body: a broker of Knative refuses a body that is not an event, and Dapr reads a status in it.
+    # No body, because a broker of Knative refuses a body that is not an event, and Dapr reads a status from a body.
     return Response(status_code=202, headers={"location": f"/v1/workflows/{workflow}"})
 
 
 @router.options(
     "/{team}",
     summary="Ask for permission to deliver CloudEvents",
-    description="The handshake of webhooks of CloudEvents. It needs the key that the deliveries have.",
+    description="The handshake of CloudEvents webhooks. Send the same key as with the deliveries.",
     response_class=Response,
     response_model=None,
     responses={
@@ -187,7 +190,7 @@ def _mode_of(request: Request) -> tuple[Literal["binary", "structured", "bare", 
     kind, charset = _content_type(given)
     if kind.startswith("application/cloudevents"):
         if kind not in (_FORMAT, _BATCH_FORMAT) or charset not in ("utf-8", "us-ascii"):
-            raise _unknown_format(f"the format {given[:200]!r} is not known here")
+            raise _unknown_format(f"the format {given[:200]!r} is not a format of CloudEvents that the gateway reads")
         return ("batch" if kind == _BATCH_FORMAT else "structured"), kind
     if "ce-specversion" in request.headers or "ce-id" in request.headers:
         return "binary", given
@@ -241,7 +244,7 @@ def _binary_event(request: Request, content_type: str, body: bytes) -> CloudEven
             attributes[name.removeprefix("ce-")] = _header_text(name, value)
     for name in ("data", "data_base64", "datacontenttype"):
         if name in attributes:
-            raise ProblemError(422, "invalid_event", f"ce-{name} is not an attribute; the data are the body")
+            raise ProblemError(422, "invalid_event", f"ce-{name} is not an attribute; send the data as the body")
     event = _event({**attributes, "datacontenttype": content_type or None})
     if body:
         given = _input_of_bytes(body, content_type or "application/json")
@@ -250,13 +253,13 @@ def _binary_event(request: Request, content_type: str, body: bytes) -> CloudEven
 
 
 def _header_text(name: str, value: str) -> str:
-    """Return the value of an attribute. Headers carry it percent-encoded, and some senders put it in quotes."""
+    """Return the value of an attribute. Header values are percent-encoded, and some senders quote a value."""
     if len(value) > 1 and value[0] == value[-1] == '"':
         value = re.sub(r"\\(.)", r"\1", value[1:-1])
     try:
         return unquote(value.encode("latin-1").decode(), errors="strict")
     except UnicodeDecodeError:
-        raise ProblemError(422, "invalid_event", f"{name} is not UTF-8; send it percent-encoded") from None
+        raise ProblemError(422, "invalid_event", f"{name} is not UTF-8; send the value percent-encoded") from None
 
 
 def _event(value: JsonValue) -> CloudEvent:
@@ -265,7 +268,7 @@ def _event(value: JsonValue) -> CloudEvent:
     except ValidationError as error:
         raise ProblemError(422, "invalid_event", f"not a CloudEvent 1.0: {describe(error)}") from None
     if event.data is not None and event.data_base64 is not None:
-        raise ProblemError(422, "invalid_event", "the event has data and data_base64; send one of them")
+        raise ProblemError(422, "invalid_event", "the event has data and data_base64; send only one of these")
     return event
 
 
@@ -315,7 +318,8 @@ async def _deliver_batch(
     for index, value in enumerate(values):
         try:
             if index:
-                request.state.charge()  # each event counts; the request itself stands for the first
+                # each event counts as a request; the HTTP request was counted for the first event
+                request.state.charge()
             event = _event(value)
             workflow = await _submit(team, event, context, caller)
             accepted.append(AcceptedEvent(id=event.id, source=event.source, workflow_id=workflow))
@@ -334,15 +338,15 @@ def _refusal(index: int, value: JsonValue, problem: ProblemError) -> dict[str, A
 
 
 def _batch_problem(refused: Sequence[tuple[ProblemError, dict[str, Any]]], total: int) -> ProblemError:
-    """Return the problem of a batch. A status that asks for a later repetition outweighs the others."""
+    """Return the problem of a batch. A status that asks for a later repetition comes before other statuses."""
     found = {problem.status for problem, _ in refused}
     status = next((each for each in (500, 503, 429) if each in found), min(found) if len(found) == 1 else 422)
     waits = [int((problem.headers or {}).get("retry-after", 0)) for problem, _ in refused]
     return ProblemError(
         status,
         "events_refused",
-        f"{len(refused)} of {total} events were refused, and `errors` lists them; the others were accepted: deliver "
-        "the refused events again, or the whole batch",
+        f"{len(refused)} of {total} events were refused and the others were accepted; `errors` lists the refused "
+        f"events: deliver these again, or the whole batch",
         headers={"retry-after": str(max(waits))} if max(waits) else {},
         errors=[each for _, each in refused],
     )

@@ -1,4 +1,4 @@
-"""The parts of a running gateway, and the calls that its protocols share."""
+"""The parts of a running gateway, and the calls that the protocols of the gateway share."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ from pointsman_schemas.files import File
 from pointsman_schemas.ids import derive_id
 from pointsman_schemas.log import WorkflowEnded
 
-_FEED_WAIT_S = 60.0  # seconds of one wait for the feed; the wait is repeated
+_FEED_WAIT_S = 60.0  # seconds of one wait for a message of the feed; the wait is repeated
 _ENDED = b'"workflow_ended"'
-_MAX_CHANGES = 60  # new endpoints and secrets of one caller in an hour: the buckets keep a mark of each deletion
+_MAX_CHANGES = 60  # new endpoints and secrets of one caller in an hour; a bucket keeps a marker of each deleted entry
 
 __all__ = ["CallerArg", "Context", "ContextArg", "Submitted", "check_metadata", "derived_key"]
 
@@ -93,7 +93,7 @@ class Context:
             group.create_task(self.keys.run())
 
     def charge_change(self, caller: Caller) -> None:
-        """Count a change of a caller that leaves an entry in a bucket, also after the deletion.
+        """Count a change of a caller that leaves an entry in a bucket. A deletion leaves a marker.
 
         Args:
             caller: The caller.
@@ -224,7 +224,7 @@ class Context:
         """
         with self.new_work(caller, workflow.team):
             await workflow.resume(reason, actor=caller.name)
-            self.index.callers.submitted(caller.name, workflow.id)  # until the log has the new round
+            self.index.callers.submitted(caller.name, workflow.id)  # until the new round is in the log
 
     @contextmanager
     def new_work(self, caller: Caller, team: str) -> Iterator[None]:
@@ -252,7 +252,8 @@ class Context:
     async def outcome(self, submitted: Submitted, timeout: float | None = None) -> Outcome:
         """Wait for the end of a workflow.
 
-        The feed has the commit that ends a new workflow before the outcome is published, and costs the broker nothing.
+        For a new workflow, read the feed. The feed receives the last commit before the outcome is published, and
+        reading the feed costs the broker nothing.
 
         Args:
             submitted: The workflow.
@@ -334,7 +335,7 @@ def _outcome_of(stored: StoredMessage) -> Outcome | None:
         return None
     try:
         entries = read_commit(stored).entries
-    except ContractError:  # another release wrote the log
+    except ContractError:  # a different release wrote the log
         return None
     return next((entry.outcome for entry in entries if isinstance(entry, WorkflowEnded)), None)
 
@@ -355,12 +356,14 @@ def check_metadata(metadata: Mapping[str, JsonValue]) -> None:
     reserved = [name for name in metadata if name.startswith("pointsman.")]
     if reserved:
         raise ProblemError(
-            422, "reserved_metadata", f"metadata {reserved[0]!r} is reserved; choose a name without `pointsman.`"
+            422,
+            "reserved_metadata",
+            f"metadata {reserved[0]!r} is reserved; choose a name that does not begin with `pointsman.`",
         )
 
 
 def derived_key(*parts: str) -> str:
-    """Return an idempotency key for parts that identify a request.
+    """Return an idempotency key made of the parts that identify a request.
 
     Args:
         *parts: The parts.

@@ -31,7 +31,7 @@ class LetterQuery(BaseModel):
         default=None, description="Only of this workflow."
     )
     kind: Annotated[str, Field(min_length=1, max_length=100)] | None = Field(
-        default=None, description="Only with this kind of error."
+        default=None, description="Only of this kind of error."
     )
     since: Timestamp | None = Field(default=None, description="Only written at this time or later.")
     until: Timestamp | None = Field(default=None, description="Only written before this time.")
@@ -68,7 +68,7 @@ async def replay_dead_letter(
 ) -> ReplayView:
     """Process the message of a dead letter again, and remove the letter. For operators."""
     caller.require_operator()
-    operations = context.client.for_user(caller.name).operations  # the record of the replay has this name
+    operations = context.client.for_user(caller.name).operations  # the record of the replay contains this name
     done = await operations.replay(await operations.dead_letter(letter_id), as_new=body.as_new)
     return ReplayView(workflow_id=done.workflow, action=done.action)
 

@@ -1,4 +1,4 @@
-"""Show entries of the log to callers: named fields only, so that nothing internal leaves the gateway."""
+"""Convert entries of the log to events for callers. Only listed fields are shown; internal fields are not."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ _SHOWN_FIELDS = (
     "expires_at",
     "round",
 )
-"""Fields of entries that callers may see. A new field of the log stays inside until it is listed here."""
+"""Fields of entries that callers may see. A new field of the log is hidden until this list contains the field."""
 
 
 class EventError(BaseModel):
-    """An error of an attempt, without the text that is for operators."""
+    """An error of an attempt, without the detail that only operators may see."""
 
     kind: str = Field(description="The kind of error.")
     message: str = Field(description="The error in one or two sentences.")
@@ -56,16 +56,16 @@ class PlannedTaskView(BaseModel):
     id: str = Field(description="The task.")
     agent: str = Field(description="The agent of the task; empty for a skill.")
     intent: str = Field(description="The task in one or two sentences.")
-    depends_on: list[str] = Field(description="The tasks before this one.")
+    depends_on: list[str] = Field(description="The tasks that must end before this task.")
 
 
 class WorkflowEvent(BaseModel):
-    """The data of an event of a workflow. The type decides which fields are set."""
+    """The data of an event of a workflow. Each type sets other fields."""
 
     type: str = Field(
-        description="The type: `workflow_started`, `plan_accepted`, `task_dispatched`, `task_succeeded`, "
-        "`attempt_failed`, `question_asked`, `workflow_ended` and the other entries of the log; and, with "
-        "`live`, `progress` and `text`."
+        description="The type: a kind of log entry, such as `workflow_started`, `plan_accepted`, `task_dispatched`, "
+        "`task_succeeded`, `attempt_failed`, `question_asked` or `workflow_ended`. With `live`, also "
+        "`progress` and `text`."
     )
     at: AwareDatetime | None = Field(default=None, description="Time of the event.")
     workflow_id: str = Field(description="The workflow.")
@@ -94,11 +94,13 @@ class WorkflowEvent(BaseModel):
     verdict: str | None = Field(default=None, description="The answer to the question.")
     by: str | None = Field(default=None, description="The person or system that acted.")
     attempts: int | None = Field(default=None, description="Number of attempts.")
-    limit: str | None = Field(default=None, description="The limit that is used up.")
+    limit: str | None = Field(default=None, description="The limit that was reached.")
     expires_at: AwareDatetime | None = Field(default=None, description="End of the wait for an answer.")
     round: int | None = Field(default=None, description="The number of the round that begins.")
     outcome: OutcomeView | None = Field(default=None, description="The end of the workflow.")
-    kind: str | None = Field(default=None, description="For `progress`: `progress`, `tool`, `chat` or an event's name.")
+    kind: str | None = Field(
+        default=None, description="For `progress`: `progress`, `tool`, `chat` or the name of an event."
+    )
     name: str | None = Field(default=None, description="For `progress`: the tool, the model or the name.")
     text: str | None = Field(default=None, description="For `text`, `progress` and `message_received`: the text.")
     call: str | None = Field(default=None, description="For `text`: the id of the model call that writes the text.")
@@ -155,7 +157,7 @@ def live_view(workflow: str, item: Progress | Delta) -> WorkflowEvent:
 
 
 def error_view(error: AttemptError) -> EventError:
-    """Return an error without its detail, which is for operators.
+    """Return an error without the detail that only operators may see.
 
     Args:
         error: The error.

@@ -1,7 +1,8 @@
 """Follow the log of the namespace once for all open streams of a gateway.
 
-A consumer for each stream would cost the broker a consumer for each client. The feed hands each message to the
-subscribers of its workflow. A subscriber that is behind has a bounded queue, and reads the rest from the log.
+With a consumer for each stream, the broker would need a consumer for each client. The feed delivers each message to the
+subscribers of the workflow of the message. Each subscriber has a bounded queue. A slow subscriber reads dropped
+messages from the log.
 """
 
 from __future__ import annotations
@@ -18,11 +19,14 @@ from pointsman_schemas.subjects import Subjects
 
 __all__ = ["LogFeed", "StreamResetError", "Subscription"]
 
-_MAX_QUEUED = 32  # messages that wait for one subscriber; the log has the rest
+_MAX_QUEUED = 32  # messages queued for one subscriber; a subscriber reads further messages from the log
 
 
 class StreamResetError(Exception):
-    """The stream ends: the gateway stops, or the broker has lost the end of the log. The client opens it again."""
+    """The stream ends because the gateway stops, or because the broker has lost the end of the log.
+
+    The client opens the stream again.
+    """
 
 
 class Subscription:
@@ -41,7 +45,7 @@ class Subscription:
             timeout: The longest wait, in seconds.
 
         Returns:
-            The message; None if messages were dropped, which the caller must read from the log.
+            The message; None if messages were dropped. Read dropped messages from the log.
 
         Raises:
             TimeoutError: No message arrived in time.
@@ -60,7 +64,9 @@ class Subscription:
                 await self._arrived.wait()
 
     def post(self, item: StoredMessage | Progress | Delta) -> None:
-        """Add a message. If the queue is full, a message of the log must be read later, and any other is dropped.
+        """Add a message.
+
+        If the queue is full, drop the message; the subscriber must then read messages of the log again.
 
         Args:
             item: The message.
@@ -72,13 +78,13 @@ class Subscription:
         self._arrived.set()
 
     def reset(self) -> None:
-        """End the subscription. The client opens its stream again."""
+        """End the subscription. The client then opens a new stream."""
         self._reset = True
         self._arrived.set()
 
 
 class LogFeed(WorkflowIndex):
-    """The index of the workflows, which also hands each new message of the log to the subscribers of its workflow.
+    """The index of the workflows. It also delivers each new message of the log to the subscribers of the workflow.
 
     Args:
         bus: The bus.
@@ -115,13 +121,13 @@ class LogFeed(WorkflowIndex):
                 del self._subscribers[workflow]
 
     async def apply(self, stored: StoredMessage) -> None:
-        """Apply a message to the index, and hand it to the subscribers of its workflow."""
+        """Apply a message to the index, and deliver the message to the subscribers of the workflow."""
         await super().apply(stored)
         for subscription in self._subscribers.get(stored.subject.rpartition(".")[2], ()):
             subscription.post(stored)
 
     def reset(self) -> None:
-        """Forget the workflows, and end the streams: their clients open them again."""
+        """Forget the workflows, and end the streams. The clients then open new streams."""
         super().reset()
         self.stop()
 

@@ -16,13 +16,13 @@ router = APIRouter(tags=["health"])
 _UNAVAILABLE: dict[int | str, dict[str, Any]] = {503: {"model": Health, "description": "Not ready."}}
 
 
-@router.get("/healthz", summary="Read whether the process lives")
+@router.get("/healthz", summary="Check that the process runs")
 async def read_health() -> Health:
     """Answer as long as the process serves requests."""
     return Health(status="ok")
 
 
-@router.get("/readyz", summary="Read whether requests can be served", responses=_UNAVAILABLE)
+@router.get("/readyz", summary="Check that requests can be served", responses=_UNAVAILABLE)
 async def read_readiness(context: ContextArg, response: Response) -> Health:
     """Answer 200 if the broker is connected and the history of the log has been read."""
     if context.ready:

@@ -18,7 +18,7 @@ from pointsman_schemas.strict_json import describe
 __all__ = ["Hook", "HookForm", "load_hooks"]
 
 HookForm = Literal["standard", "github", "slack", "stripe"]
-"""The form of a signature: the form of Standard Webhooks, or a form of the sender."""
+"""The form of a signature: Standard Webhooks, or the form of one vendor."""
 
 
 class HookEntry(BaseModel):
@@ -33,7 +33,7 @@ class HookEntry(BaseModel):
 
 
 class Hook(NamedTuple):
-    """A webhook with its secrets. During a rotation, it has several."""
+    """A webhook with its secrets. During a rotation, a webhook has several secrets."""
 
     name: str
     team: str
@@ -49,7 +49,7 @@ def load_hooks(path: str | None) -> Mapping[str, Hook]:
     """Read the webhooks and their secrets.
 
     Args:
-        path: The TOML file with a table for each webhook. None: there are no webhooks.
+        path: The TOML file with a table for each webhook. None for no webhooks.
 
     Returns:
         The webhooks by name.
@@ -77,7 +77,7 @@ def _hook(name: str, entry: HookEntry) -> Hook:
         for secret in secrets:
             try:
                 Webhook(secret)
-            except Exception:  # the library raises errors of several classes
+            except Exception:  # the library raises several classes of errors
                 raise ConfigurationError(
                     f"a secret of the webhook {name!r} is not base64; set {entry.secrets_env} to the text after whsec_"
                 ) from None

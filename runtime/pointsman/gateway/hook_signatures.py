@@ -1,6 +1,6 @@
 """Verify signatures of webhooks: Standard Webhooks, GitHub, Slack and Stripe.
 
-The age of a delivery is checked without its body, so a stale delivery is refused before the body is read.
+Checking the age of a delivery needs no body, so a stale delivery is refused before the body is read.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ _HEADERS: Mapping[HookForm, tuple[str, ...]] = {
 
 
 def missing_header(form: HookForm, headers: Mapping[str, str]) -> str | None:
-    """Return the first header that a delivery needs and does not have.
+    """Return the name of the first missing header.
 
     Args:
         form: The form of the signature.
         headers: The headers.
 
     Returns:
-        The name; None if no header is missing.
+        The name; None if the delivery has all headers of the form.
     """
     return next((name for name in _HEADERS[form] if not headers.get(name)), None)
 
 
 def is_stale(form: HookForm, headers: Mapping[str, str], now: float) -> bool:
-    """Return True if the signed time of a delivery is too far from the clock, or is not a time.
+    """Return True if the signed time of a delivery is not a time, or differs too much from the clock.
 
     Args:
         form: The form of the signature.

@@ -33,14 +33,14 @@ _BODY = {"required": True, "content": {"application/json": {"schema": {"descript
     "/{name}",
     status_code=202,
     summary="Deliver a signed webhook",
-    description="Store a delivery of a configured webhook as a request to its team. The signature takes the place of a "
-    "key. The same delivery again is the same workflow.",
+    description="Store a delivery of a configured webhook as a request to its team. The signature replaces a key. A "
+    "repeated delivery is the same workflow.",
     response_class=Response,
     response_model=None,
     openapi_extra={"requestBody": _BODY, "security": []},
     responses={
         200: {
-            "description": "The answer to Slack's verification of the address.",
+            "description": "The answer to a request of Slack that verifies the address.",
             "content": {"application/json": {"schema": {"description": "The challenge."}}},
         },
         202: {"description": "The delivery is stored, and its workflow will have exactly one outcome."},
@@ -57,14 +57,14 @@ async def deliver_webhook(
     if hook is None:
         raise ProblemError(404, "unknown_webhook", "there is no webhook of this name in POINTSMAN_GATEWAY_HOOKS")
     headers = dict(request.headers)
-    # These checks need no body. So most foreign requests are refused before their bodies are read.
+    # These checks need no body, so most foreign requests are refused before the body is read.
     if (missing := missing_header(hook.form, headers)) is not None:
         raise _refused(f"the header {missing} is missing")
     if is_stale(hook.form, headers, time()):
-        raise _refused(f"the time of the delivery is more than {MAX_AGE_S} s from the clock of the gateway")
+        raise _refused(f"the time of the delivery and the clock of the gateway differ by more than {MAX_AGE_S} s")
     body = await request.body()
     if not is_verified(hook, headers, body):
-        raise _refused("no signature was made with a secret of this webhook")
+        raise _refused("no signature of the delivery was made with a secret of this webhook")
     caller = Caller(hook.caller, teams={hook.team}, limits=CallerLimits().over(context.settings))
     request.state.charge(caller)
     content = _content(headers.get("content-type", ""), body)
@@ -89,7 +89,7 @@ def _refused(seen: str) -> ProblemError:
 
 
 def _content(content_type: str, body: bytes) -> JsonValue:
-    """Return the content of a body: JSON, or the fields of a form, whose field `payload` may have JSON."""
+    """Return the content of a body: JSON, or the fields of a form. The field `payload` of a form may contain JSON."""
     try:
         if content_type.partition(";")[0].strip().lower() != _FORM_TYPE:
             return parse_json(body)
@@ -100,7 +100,7 @@ def _content(content_type: str, body: bytes) -> JsonValue:
 
 
 def _delivery_id(hook: Hook, headers: dict[str, str], content: JsonValue, body: bytes) -> str:
-    """Return the id by which repetitions of a delivery are detected; without an id, a digest of the signed content."""
+    """Return the id that all repetitions of a delivery have. Without an id, return a digest of the signed content."""
     named = content if isinstance(content, dict) else {}
     match hook.form:
         case "standard":

@@ -1,4 +1,4 @@
-"""Describe the invalid parts of a request: where each part is, and the value that is expected there."""
+"""Describe the invalid parts of a request: the place of each part, and the expected value."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ CURSOR_PATTERN = "^[0-9]{1,18}$"
 DIGEST_PATTERN = "^[0-9a-f]{64}$"
 EVENT_ID_PATTERN = r"^[0-9]{1,18}\.[0-9]{1,9}$"
 
-_MAX_PARTS = 5  # invalid parts of a request that a problem lists
+_MAX_PARTS = 5  # most invalid parts that a problem lists
 _FORMS = {
     TOKEN_PATTERN: "a name is expected, of 1 to 64 letters, digits, - and _",
-    FILE_ID_PATTERN: "the id of an upload is expected, as POST /v1/files returns it",
-    CURSOR_PATTERN: "the `next_cursor` of the page before is expected",
-    DIGEST_PATTERN: "a SHA-256 of 64 hexadecimal digits is expected",
+    FILE_ID_PATTERN: "the id of an upload is expected; POST /v1/files returns this id",
+    CURSOR_PATTERN: "the `next_cursor` of the previous page is expected",
+    DIGEST_PATTERN: "a SHA-256 is expected: 64 hexadecimal digits",
     EVENT_ID_PATTERN: "the id of an event of this stream is expected, such as 12.0",
 }
 _NO_BODY = "the body is empty; send a JSON object, such as {}, with the header Content-Type: application/json"
@@ -34,15 +34,14 @@ def invalid_parts(errors: Sequence[Mapping[str, Any]], body: object, content_typ
         content_type: The content type of the request.
 
     Returns:
-        The first parts, each with its place (`at`) and the fault (`message`). Two errors of one place with the same
-        text are one part.
+        The first parts, each with its place (`at`) and the fault (`message`). Equal errors at one place are one part.
     """
     parts = [{"at": ".".join(map(str, _place(each, body))), "message": _fault(each, content_type)} for each in errors]
     return list({tuple(each.values()): each for each in parts}.values())[:_MAX_PARTS]
 
 
 def _place(error: Mapping[str, Any], body: object) -> Iterator[object]:
-    """Yield the parts of the place that the request has: pydantic also names the members of a union."""
+    """Yield the steps of the path that exist in the request. Pydantic adds the names of the members of a union."""
     source, *path = error["loc"]
     yield source
     if source != "body":
@@ -62,7 +61,7 @@ def _place(error: Mapping[str, Any], body: object) -> Iterator[object]:
 
 
 def _fault(error: Mapping[str, Any], content_type: str) -> str:
-    """Return the fault in plain words, with the value that is expected."""
+    """Return the fault in plain words, with the expected value."""
     kind, details, whole = error["type"], error.get("ctx") or {}, tuple(error["loc"]) == ("body",)
     if kind == "json_invalid":
         return f"not JSON: {details.get('error', error['msg'])} at character {error['loc'][-1]}; send one JSON object"

@@ -1,4 +1,4 @@
-"""API keys: made once, stored as a digest in a key-value bucket of the broker, and kept in memory by each gateway."""
+"""Create, store and find API keys. A key-value bucket has the digest of each key; each gateway caches the bucket."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _log = get_logger(__name__)
 KEY_PREFIX = "pmk_"
 _ID_BYTES, _SECRET_BYTES = 6, 32
 RESERVED_PREFIX = "oidc-"
-"""The beginning of the names of callers with a bearer token of an issuer. No key may name such a caller."""
+"""The prefix of the names of callers with a bearer token of an issuer. No key may have a caller with this prefix."""
 
 
 class ApiKey(BaseModel):
-    """A key as the broker stores it. The digest does not reveal the key: a key has 256 random bits."""
+    """A key as the broker stores it. The digest does not reveal the key, because a key has 256 random bits."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -46,7 +46,7 @@ class ApiKey(BaseModel):
 
 
 class NewKey(NamedTuple):
-    """A key that was just made. The text cannot be read again."""
+    """A new key. The text cannot be read again."""
 
     text: str
     key: ApiKey
@@ -64,7 +64,7 @@ class KeyStore:
 
     @classmethod
     async def open(cls, bus: Bus, subjects: Subjects) -> KeyStore:
-        """Open the bucket of a namespace, and create a missing one.
+        """Open the bucket of a namespace. Create a missing bucket.
 
         Args:
             bus: The bus.
@@ -90,7 +90,7 @@ class KeyStore:
             caller: The caller, a token.
             teams: The teams that the caller may use. Default: all teams.
             operator: True for a key of an operator.
-            limits: The limits. Default: those of the gateway.
+            limits: The limits. Default: the limits of the gateway.
             expires_at: Time after which the key is refused. Default: never.
 
         Returns:
@@ -102,7 +102,8 @@ class KeyStore:
         """
         if token(caller, "caller").startswith(RESERVED_PREFIX):
             raise ConfigurationError(
-                f"the caller is {caller!r}, and names with {RESERVED_PREFIX} belong to bearer tokens; choose another"
+                f"the caller is {caller!r}, but {RESERVED_PREFIX} is the prefix of callers with bearer tokens; choose "
+                f"a different name"
             )
         for team in teams or ():
             token(team, "team")
@@ -131,7 +132,7 @@ class KeyStore:
         return sorted((key for key in found if key is not None), key=lambda key: key.created_at)
 
     async def revoke(self, id: str) -> None:
-        """Remove a key. Each gateway refuses it as soon as the gateway has read the change.
+        """Remove a key. Each gateway refuses the key as soon as the gateway has read the change.
 
         Args:
             id: The id of the key.
@@ -174,7 +175,7 @@ class KeyCache:
             text: The text of the key.
 
         Returns:
-            The key; None if it is unknown, revoked or expired.
+            The key; None if the key is unknown, revoked or expired.
         """
         key = self._keys.get(text.removeprefix(KEY_PREFIX).partition("_")[0])
         if key is None or not compare_digest(_digest(text), key.digest):
@@ -190,13 +191,13 @@ class KeyCache:
 
 
 def _parse(entry: KeyValueEntry) -> ApiKey | None:
-    """Return the key of an entry; None for a deleted or unreadable one."""
+    """Return the key of an entry; None for a deleted or unreadable entry."""
     if entry.value is None:
         return None
     try:
         key = ApiKey.model_validate_json(entry.value)
     except ValidationError:
-        _log.warning("gateway_key_unreadable", key=entry.key, hint="revoke it and make another")
+        _log.warning("gateway_key_unreadable", key=entry.key, hint="revoke the key and make a new key")
         return None
     return key if key.id == entry.key else None
 

@@ -55,7 +55,7 @@ __all__ = [
 FILE_ID_PATTERN = r"^file-[0-9a-f]{24}-[0-9a-f]{64}$"
 """The id of an upload."""
 MAX_FILES = 100
-"""Largest number of files of a request. `Limits.files` of a team is a further bound."""
+"""Largest number of files of a request. `Limits.files` of a team may lower this bound."""
 WorkflowStatus = Literal[
     "queued",
     "cancelling",
@@ -70,7 +70,10 @@ WorkflowStatus = Literal[
 
 
 class LenientBody(BaseModel):
-    """A body of a request. Only the first invalid member of a list is an error: a body may have a million of them."""
+    """A body of a request.
+
+    Only the first invalid member of a list is an error, because a body may have a million invalid members.
+    """
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: type[BaseModel], handler: GetCoreSchemaHandler) -> CoreSchema:
@@ -81,18 +84,18 @@ class LenientBody(BaseModel):
 
 
 class Body(LenientBody):
-    """A body of a request. An unknown field is refused, because it is a misspelled one more often than not."""
+    """A body of a request. An unknown field is refused, because an unknown field is most often a misspelled field."""
 
     model_config = ConfigDict(extra="forbid")
 
 
 def _whole(value: object) -> object:
-    """Convert 3.0 to 3: JSON has one kind of number, and JSON Schema calls 3.0 an integer."""
+    """Convert 3.0 to 3. JSON has one kind of number, and JSON Schema calls 3.0 an integer."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _is_timestamp(value: object) -> object:
-    """Refuse numbers, which pydantic reads as seconds since 1970."""
+    """Refuse numbers. Pydantic would read a number as seconds since 1970."""
     if isinstance(value, str) and not re.match(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d", value):
         raise PydanticCustomError("timestamp", "a time such as 2026-01-31T12:00:00Z is expected")
     return value
@@ -100,11 +103,11 @@ def _is_timestamp(value: object) -> object:
 
 Count = Annotated[int, Field(strict=True, ge=0), BeforeValidator(_whole)]
 Timestamp = Annotated[AwareDatetime, BeforeValidator(_is_timestamp)]
-"""A time in a query, with its zone."""
+"""A time in a query, with a time zone."""
 
 
 class BudgetRequest(Body):
-    """Limits of one workflow. They only lower the limits of the team."""
+    """Limits of one workflow. These limits can only lower the limits of the team."""
 
     calls: Count | None = Field(default=None, description="Model calls.")
     tokens: Count | None = Field(default=None, description="Tokens of prompts and answers.")
@@ -112,7 +115,7 @@ class BudgetRequest(Body):
         default=None, description="Cost in US dollars."
     )
     tasks: Count | None = Field(default=None, description="Tasks of all plans.")
-    replans: Count | None = Field(default=None, description="Plans made again.")
+    replans: Count | None = Field(default=None, description="Number of plans after the first plan.")
 
     def as_budget(self) -> Budget:
         """Return the budget of the request."""
@@ -128,21 +131,22 @@ class WorkflowRequest(Body):
         default=None, description="Seconds from admission to the deadline. Default: the team's deadline."
     )
     budget: BudgetRequest | None = Field(default=None, description="Limits of the workflow.")
-    metadata: dict[str, JsonValue] = Field(default={}, description="Data for the agents, such as a customer's id.")
+    metadata: dict[str, JsonValue] = Field(default={}, description="Data for the agents, such as the id of a customer.")
     correlation_id: Annotated[str, Field(min_length=1, max_length=MAX_CALLER_ID_CHARS)] | None = Field(
-        default=None, description="Your own id, which all events of the workflow carry."
+        default=None, description="Your own id. All events of the workflow contain this id."
     )
     thread: Token | None = Field(
         default=None,
-        description="The id of your thread whose next turn the request is. Its agents get the turns before.",
+        description="The id of a thread of yours. The request becomes the next turn of the thread. The agents get the "
+        "previous turns.",
     )
     files: list[Annotated[str, Field(pattern=FILE_ID_PATTERN)]] = Field(
-        default=[], max_length=MAX_FILES, description="Ids of your uploads, which the agents read."
+        default=[], max_length=MAX_FILES, description="Ids of your uploads. The agents can read these files."
     )
 
 
 class GapView(BaseModel):
-    """A task without a result in the answer."""
+    """A task whose result is missing in the answer."""
 
     task_id: str = Field(description="The task.")
     agent: str = Field(description="The agent of the task.")
@@ -175,7 +179,7 @@ class OutcomeView(BaseModel):
     )
     answer: JsonValue = Field(description="The answer.")
     reason: str = Field(description="The reason for a status other than `completed`.")
-    gaps: list[GapView] = Field(description="Tasks without a result in the answer.")
+    gaps: list[GapView] = Field(description="Tasks whose result is missing in the answer.")
     usage: UsageView = Field(description="Usage of the workflow and of the teams below it.")
     elapsed: float = Field(description="Seconds from start to end.")
 
@@ -203,9 +207,9 @@ class WorkflowItem(BaseModel):
     team: str = Field(description="The team of the workflow.")
     status: WorkflowStatus = Field(description="The status.")
     correlation_id: str = Field(description="The correlation id of the request.")
-    caller: str = Field(description="The caller; empty if the request did not come over the gateway.")
+    caller: str = Field(description="The caller; empty for a request that was not sent to a gateway.")
     created_at: AwareDatetime = Field(
-        description="Time of admission; while the request waits for admission, the time of the request."
+        description="Time of admission. Time of the request, while the request waits for admission."
     )
     ended_at: AwareDatetime | None = Field(default=None, description="Time of the end.")
 
@@ -237,8 +241,8 @@ class MessageRequest(Body):
     text: str = Field(
         min_length=1,
         max_length=MAX_MESSAGE_CHARS,
-        pattern=r"[^\s\x1c-\x1f]",  # white space of Python; a message has another character
-        description="The message, not only white space.",
+        pattern=r"[^\s\x1c-\x1f]",  # white space of Python; a message needs another character
+        description="The message. White space alone is not a message.",
     )
 
 
@@ -251,7 +255,7 @@ class MessageView(BaseModel):
         description="The number of the message in its workflow; null if no supervisor has recorded it yet.",
     )
     next_turn: str | None = Field(
-        default=None, description="The workflow of the next turn of the thread, if the message begins that turn."
+        default=None, description="The workflow of the next turn of the thread, if the message begins the next turn."
     )
     detail: str = Field(description="The result in one sentence.")
 
@@ -269,7 +273,8 @@ class QuestionView(BaseModel):
     workflow_id: str = Field(description="The workflow that waits.")
     team: str = Field(description="The team of the workflow.")
     about: Literal["task", "tool", "plan", "information"] = Field(
-        description="The subject. A person must allow a task, a tool call or a plan; or give information."
+        description="The subject. For a task, a tool call or a plan, a person must approve or reject; for "
+        "information, give an answer."
     )
     task_id: str | None = Field(default=None, description="The task that waits.")
     agent: str | None = Field(default=None, description="The agent of the task.")
@@ -278,12 +283,14 @@ class QuestionView(BaseModel):
     text: str = Field(description="For information: the question.")
     input: JsonValue = Field(description="The task's input, the tool's arguments or the plan.")
     input_schema: dict[str, JsonValue] | None = Field(
-        default=None, description="JSON Schema of the answer, or of arguments that a person gives instead."
+        default=None,
+        description="JSON Schema of the answer, or of the arguments with which a person replaces the "
+        "arguments of the tool.",
     )
     has_default: bool = Field(description="True if `default` is the answer when the question expires.")
-    default: JsonValue = Field(description="The answer that counts when the question expires.")
+    default: JsonValue = Field(description="The answer when the question expires.")
     asked_at: AwareDatetime = Field(description="Time of the question.")
-    expires_at: AwareDatetime = Field(description="Time after which the question takes no answer.")
+    expires_at: AwareDatetime = Field(description="Time after which an answer is refused.")
 
     @classmethod
     def of(cls, question: Question) -> QuestionView:
@@ -304,28 +311,30 @@ class QuestionPage(BaseModel):
 class Answer(Body):
     """An answer to a question for information."""
 
-    answer: JsonValue = Field(description="The answer, by the JSON Schema of the question.")
+    answer: JsonValue = Field(description="The answer. It must match the JSON Schema of the question.")
 
 
 class Approval(Body):
     """An approval with an optional change."""
 
     input: JsonValue = Field(
-        default=None, description="A replacement for the task's input, the tool's arguments or the plan; null keeps it."
+        default=None,
+        description="A replacement for the task's input, the tool's arguments or the plan; null for no change.",
     )
 
 
 class Rejection(Body):
     """A rejection."""
 
-    reason: str = Field(default="", max_length=1_000, description="The reason, which the planner or the agent reads.")
+    reason: str = Field(default="", max_length=1_000, description="The reason, for the planner or the agent.")
 
 
 class AnswerView(BaseModel):
     """The result of an answer."""
 
     counted: bool | None = Field(
-        description="True if this answer decided; false if an earlier one did; null if no supervisor has read it yet."
+        description="True if this answer decided; false if an earlier answer decided; null if no supervisor has read "
+        "the answer yet."
     )
     message: str = Field(description="The result in one sentence.")
 
@@ -385,7 +394,7 @@ def agent_views(cards: list[AgentCard]) -> list[AgentView]:
 
 
 class DeadLetterView(BaseModel):
-    """A message that could not be processed. The whole original is for operators of the broker."""
+    """A message that could not be processed. Only operators of the broker can read the whole original."""
 
     id: str = Field(description="The id.")
     origin: str = Field(description="The team or agent that could not process the message.")
@@ -432,7 +441,7 @@ class ReplayRequest(Body):
 class ReplayView(BaseModel):
     """The result of a replay."""
 
-    workflow_id: str = Field(description="The workflow that continues, or the new one.")
+    workflow_id: str = Field(description="The workflow that continues, or the new workflow.")
     action: str = Field(description="The action that was taken.")
 
 

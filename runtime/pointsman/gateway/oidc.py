@@ -27,7 +27,7 @@ class TokenVerifier:
         settings: The settings, with an issuer.
 
     Raises:
-        ConfigurationError: The issuer or the URL of the keys is not https, and not on this machine.
+        ConfigurationError: The issuer or the URL of the keys is neither https nor on this machine.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -68,5 +68,5 @@ class TokenVerifier:
 
 
 def _caller_name(claim: str) -> str:
-    """Return a token for a claim. The digest keeps two claims from sharing a name."""
+    """Return a token for a claim. The digest makes the names of two different claims different."""
     return f"{RESERVED_PREFIX}{as_token(claim)[:_MAX_READABLE]}-{derive_id('claim', claim, length=12)}"

@@ -1,4 +1,4 @@
-"""Draw the OpenAPI document as one page of HTML, without scripts and without anything from another host."""
+"""Draw the OpenAPI document as one HTML page that needs no script and loads nothing from other hosts."""
 
 from __future__ import annotations
 

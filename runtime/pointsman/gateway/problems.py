@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 PROBLEM_TYPE = "application/problem+json"
-_BASE = "https://pointsman.invalid/problems/"  # identifiers and not addresses: RFC 9457 section 3.1.1
+_BASE = "https://pointsman.invalid/problems/"  # identifiers, not addresses (RFC 9457, section 3.1.1)
 
 
 class Problem(BaseModel):
@@ -39,18 +39,20 @@ class Problem(BaseModel):
     type: str = Field(description="A URI that identifies the kind of problem.")
     title: str = Field(description="The kind of problem in a few words.")
     status: int = Field(ge=400, le=599, description="The HTTP status.")
-    detail: str = Field(description="The cause, and the change that helps.")
+    detail: str = Field(description="The cause, and the remedy.")
     code: str = Field(description="The kind of problem as one word, for programs.")
     errors: list[dict[str, Any]] | None = Field(default=None, description="The invalid parts of the request.")
 
 
 class ProblemError(HTTPException):
-    """A request that is refused. FastAPI passes only its own exceptions through the reading of a body.
+    """A request that is refused.
+
+    An HTTPException, because FastAPI replaces other exceptions that are raised while a body is read.
 
     Args:
         status: The HTTP status.
         code: The kind of problem as one word.
-        detail: The cause, and the change that helps.
+        detail: The cause, and the remedy.
         headers: Further headers of the response.
         errors: The invalid parts of the request.
     """
@@ -72,7 +74,7 @@ class ProblemError(HTTPException):
 
 
 def problem_of(error: PointsmanError) -> ProblemError:
-    """Return the problem for an error of Pointsman. The text of an unexpected error stays in this process.
+    """Return the problem for an error of Pointsman. The text of an unexpected error is not sent.
 
     Args:
         error: The error.
@@ -83,7 +85,7 @@ def problem_of(error: PointsmanError) -> ProblemError:
     status = status_of(error)
     detail = str(error) if status < 500 else "the broker does not answer; try again later"
     if status == 500:
-        detail = "the gateway could not serve the request; its log has the reason"
+        detail = "the gateway could not serve the request; the log of the gateway has the reason"
     errors = [dict(each) for each in error.errors] if isinstance(error, RowsRefusedError) else []
     return ProblemError(status, error.kind, detail, headers=headers_of(error), errors=errors or None)
 
@@ -145,7 +147,7 @@ def _openai_type(problem: ProblemError) -> str:
 class OpenAIErrorDetail(BaseModel):
     """The details of an error of the OpenAI-compatible API."""
 
-    message: str = Field(description="The cause, and the change that helps.")
+    message: str = Field(description="The cause, and the remedy.")
     type: str = Field(description="The class of errors, such as `invalid_request_error`.")
     param: str | None = Field(default=None, description="Always null.")
     code: str = Field(description="The kind of error as one word, for programs.")

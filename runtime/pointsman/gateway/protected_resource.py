@@ -1,4 +1,4 @@
-"""The metadata of a protected resource by RFC 9728: the issuer whose tokens the gateway accepts."""
+"""Serve the metadata of a protected resource (RFC 9728), which name the issuer whose tokens the gateway accepts."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def metadata_url(scope: Scope) -> str:
 def protected_resource(settings: Settings, scope: Scope) -> dict[str, Any]:
     """Return the metadata.
 
-    The resource is the audience of the tokens if that is a URL, and otherwise the URL of the MCP server.
+    The resource is the audience of the tokens if the audience is a URL, and otherwise the URL of the MCP server.
 
     Args:
         settings: The settings, with an issuer.

@@ -1,4 +1,4 @@
-"""List and answer the questions for which a caller's workflows wait: approvals, and questions for information."""
+"""List and answer the open questions of a caller's workflows: approvals, and questions for information."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["router"]
 
 router = APIRouter(prefix="/v1/questions", tags=["questions"])
 
-_ANSWER_TIMEOUT_S = 10.0  # seconds to wait for a supervisor that reads the answer
+_ANSWER_TIMEOUT_S = 10.0  # seconds to wait until a supervisor has read the answer
 QuestionPath = Annotated[str, Path(pattern=TOKEN_PATTERN, description="The id of the question.")]
 
 
@@ -25,10 +25,10 @@ async def list_questions(
     context: ContextArg,
     caller: CallerArg,
     workflow_id: Annotated[
-        str | None, Query(pattern=TOKEN_PATTERN, description="Only of this workflow. Default: all of yours.")
+        str | None, Query(pattern=TOKEN_PATTERN, description="Only of this workflow. Default: all your workflows.")
     ] = None,
 ) -> QuestionPage:
-    """List the questions that wait for a person, the oldest first: approvals, and questions for information."""
+    """List the questions that a person must answer, the oldest first: approvals, and questions for information."""
     if workflow_id is not None:
         await context.view(caller, workflow_id)
     found = await context.client.operations.questions(workflow_id)
@@ -60,7 +60,7 @@ async def approve(question_id: QuestionPath, body: Approval, context: ContextArg
 
 @router.post("/{question_id}/reject", summary="Reject", responses=problems(404, 409))
 async def reject(question_id: QuestionPath, body: Rejection, context: ContextArg, caller: CallerArg) -> AnswerView:
-    """Reject a task, a tool call or a plan, or decline to answer; and wait up to 10 s until that counts."""
+    """Reject a task, a tool call or a plan, or decline to answer, and wait up to 10 s until the rejection counts."""
     await _check(context, caller, question_id)
     result = await context.client.operations.reject(
         question_id, reason=body.reason, actor=caller.name, timeout=_ANSWER_TIMEOUT_S
@@ -69,7 +69,7 @@ async def reject(question_id: QuestionPath, body: Rejection, context: ContextArg
 
 
 async def _check(context: Context, caller: Caller, question: str) -> None:
-    """Refuse a question of another caller's workflow. The id of a question begins with the id of its workflow."""
+    """Refuse a question of another caller's workflow. The id of a question begins with the id of the workflow."""
     await context.view(caller, question.rpartition("-")[0] or question)
 
 

@@ -1,4 +1,4 @@
-"""Bound what each caller spends in a period at one gateway: requests, bytes, changes."""
+"""Limit the requests, bytes and changes of each caller in a period at one gateway."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from time import monotonic
 
 __all__ = ["CallerRates"]
 
-_MAX_CALLERS = 10_000  # callers whose rate is kept
+_MAX_CALLERS = 10_000  # callers in memory
 
 
 class CallerRates:
-    """A bucket for each caller. A bucket holds the amount of one period, and fills evenly.
+    """A token bucket for each caller. A bucket has room for the amount of one period, and fills evenly.
 
     Args:
         period: The period in seconds.
@@ -21,7 +21,7 @@ class CallerRates:
         self._buckets: dict[str, tuple[float, float]] = {}  # the remaining tokens, and the time of the last change
 
     def spend(self, caller: str, limit: float, amount: float = 1.0) -> float:
-        """Take an amount from the bucket of a caller, if the bucket holds the amount.
+        """Take an amount from the bucket of a caller, if the bucket has the amount.
 
         Args:
             caller: The caller.
@@ -29,7 +29,7 @@ class CallerRates:
             amount: The amount to take.
 
         Returns:
-            The seconds until the bucket holds the amount; 0 if the amount was taken.
+            The seconds until the bucket has the amount; 0 if the amount was taken.
         """
         now = monotonic()
         left, at = self._buckets.pop(caller, (float(limit), now))

@@ -23,7 +23,7 @@ __all__ = ["router"]
 
 router = APIRouter(prefix="/v1/schedules", tags=["schedules"])
 
-_TIMEOUT_S = 10.0  # seconds to wait for a supervisor that carries out a change
+_TIMEOUT_S = 10.0  # seconds to wait until a supervisor has carried out a change
 _SHOWN_FIRES = 5
 
 TeamPath = Annotated[str, Path(pattern=TOKEN_PATTERN, description="The team.")]
@@ -39,7 +39,7 @@ class ScheduleRequest(Body):
 
     name: Token = Field(description="The name, unique among your schedules of the team.")
     team: TeamName = Field(description="The team that is to serve the requests.")
-    input: RequestInput = Field(description="The request of each fire.")
+    input: RequestInput = Field(description="The request that each fire sends.")
     cron: Annotated[str, Field(min_length=1, max_length=200)] | None = Field(
         default=None,
         description="Times: minute, hour, day of the month, month, day of the week.",
@@ -50,15 +50,17 @@ class ScheduleRequest(Body):
         default="UTC", description="The IANA time zone of `cron`.", examples=["Europe/Oslo"]
     )
     overlap: Literal["skip", "queue", "allow"] = Field(
-        default="skip", description="A fire while an earlier run has not ended: skip it, let it wait, or start it."
+        default="skip",
+        description="The policy for a fire while an earlier run has not ended: skip the fire, let the "
+        "fire wait, or start a run.",
     )
     missed: Literal["skip", "once"] | None = Field(
         default=None,
-        description="Fires that were missed: skip them, or start one run. Default: `skip` with `cron`, `once` with "
+        description="The policy for missed fires: skip all, or start one run. Default: `skip` with `cron`, `once` with "
         "`at`.",
     )
     grace: Annotated[float, Field(strict=True, ge=1, le=MAX_GRACE_S)] = Field(
-        default=60.0, description="Seconds by which a fire may be late."
+        default=60.0, description="Greatest delay of a fire, in seconds."
     )
     deadline: Annotated[float, Field(strict=True, ge=0.001, le=MAX_DEADLINE_S)] | None = Field(
         default=None, description="Seconds from admission to the deadline. Default: the team's deadline."
@@ -68,9 +70,11 @@ class ScheduleRequest(Body):
     files: list[Annotated[str, Field(pattern=FILE_ID_PATTERN)]] = Field(
         default=[],
         max_length=MAX_FILES,
-        description="Ids of your uploads, which the agents of each run read. Copies are kept as long as the schedule.",
+        description="Ids of your uploads for the agents of each run. The schedule has its own copies of the files.",
     )
-    thread: Token | None = Field(default=None, description="The id of your thread whose next turn each run is.")
+    thread: Token | None = Field(
+        default=None, description="The id of a thread of yours. Each run becomes the next turn of the thread."
+    )
 
 
 class RunView(BaseModel):
@@ -113,7 +117,7 @@ class ScheduleView(BaseModel):
     timezone: str = Field(description="The time zone of `cron`.")
     overlap: str = Field(description="The policy for a fire while an earlier run has not ended.")
     missed: str = Field(description="The policy for missed fires.")
-    input: str | dict[str, JsonValue] = Field(description="The request of each fire.")
+    input: str | dict[str, JsonValue] = Field(description="The request that each fire sends.")
     files: list[ScheduleFileView] = Field(description="The files of each fire.")
     next: list[AwareDatetime] = Field(description="The next times.")
     runs: list[RunView] = Field(description="The newest runs, in order.")
@@ -132,8 +136,8 @@ class ScheduleResult(BaseModel):
     """The result of a change."""
 
     applied: bool = Field(
-        description="True if a supervisor has carried out the change; false if it is stored, and no supervisor of the "
-        "team has answered."
+        description="True if a supervisor has carried out the change; false if the change is stored, but no "
+        "supervisor of the team has answered."
     )
     schedule: ScheduleView | None = Field(default=None, description="The schedule after the change.")
 
@@ -142,7 +146,10 @@ _Command: TypeAlias = Callable[..., Awaitable[Schedule | None]]
 _Change: TypeAlias = Callable[[_Command], Awaitable[ScheduleResult]]
 
 _STORED: dict[int | str, dict[str, Any]] = {
-    202: {"model": ScheduleResult, "description": "The change is stored, and waits for a supervisor."}
+    202: {
+        "model": ScheduleResult,
+        "description": "The change is stored, but no supervisor has carried out the change yet.",
+    }
 }
 
 
@@ -203,7 +210,7 @@ async def _named_change(
     response: Response,
     owner: OwnerQuery = None,
 ) -> _Change:
-    """Return a function that carries out a change of the schedule of the path."""
+    """Return a function that carries out a change of the schedule that the path names."""
     schedules = _schedules(context, caller)
 
     async def change(command: _Command) -> ScheduleResult:
@@ -224,33 +231,33 @@ async def pause_schedule(change: ChangeArg) -> ScheduleResult:
 
 @router.post("/{team}/{name}/resume", summary="Resume a schedule", responses={**_STORED, **problems(404, 409)})
 async def resume_schedule(change: ChangeArg) -> ScheduleResult:
-    """Resume a paused schedule. The times of the pause were not missed."""
+    """Resume a paused schedule. Times during the pause do not count as missed."""
     return await change(Schedules.resume)
 
 
 @router.post("/{team}/{name}/run", summary="Run a schedule now", responses={**_STORED, **problems(404, 409)})
 async def run_schedule(team: TeamPath, change: ChangeArg, context: ContextArg, caller: CallerArg) -> ScheduleResult:
-    """Start a run now. The overlap policy holds for it, too. The newest of `runs` has its workflow."""
+    """Start a run now. The overlap policy applies to this run, too. The newest entry of `runs` has its workflow."""
     with context.new_work(caller, team):
         return await change(Schedules.run)
 
 
 @router.delete("/{team}/{name}", summary="Delete a schedule", responses={**_STORED, **problems(404, 409)})
 async def delete_schedule(change: ChangeArg) -> ScheduleResult:
-    """Delete a schedule. Its started runs continue."""
+    """Delete a schedule. Runs that have started continue."""
     return await change(Schedules.delete)
 
 
 def _schedules(context: Context, caller: Caller) -> Schedules:
-    """Return the schedules as the caller changes them. The gateway has verified the name of the caller."""
+    """Return the schedules for changes by the caller. The gateway has verified the name of the caller."""
     return context.client.for_user(caller.name).schedules
 
 
 def _owner(caller: Caller, team: str, owner: str | None) -> str:
-    """Return the owner of the schedule that is meant.
+    """Return the owner of the requested schedule.
 
     Raises:
-        ProblemError: The caller may not use the team, or is not an operator and names another owner.
+        ProblemError: The caller may not use the team, or the caller names a different owner and is not an operator.
     """
     caller.require_team(team)
     if owner is not None and owner != caller.name:

@@ -1,4 +1,4 @@
-"""Run a gateway: check its access, read its keys, and serve until it is to stop."""
+"""Run a gateway: check the access rules, read the API keys, and serve until `stop` is set."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def serve(
         ready: Called with the URL when the server listens.
 
     Raises:
-        ConfigurationError: Other hosts could connect and there is neither a key nor an issuer, or the port is not
+        ConfigurationError: Other hosts could connect, but there is neither a key nor an issuer; or the port is not
             available.
     """
     verifier = TokenVerifier(settings) if settings.gateway_oidc_issuer else None

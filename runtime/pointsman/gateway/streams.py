@@ -1,4 +1,4 @@
-"""The events of one workflow from any position, in order and without a gap, over restarts of gateway and broker."""
+"""Stream the events of one workflow in order and without a gap, from any position. A restart causes no gap."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from pointsman_schemas.log import Entry, WorkflowEnded
 __all__ = ["LogEvent", "Position", "StreamItem", "WorkflowStreams"]
 
 _RETRY_PAUSE_S = 0.5  # seconds before the log is read again while the broker is unavailable
-_REPLICA_LAG_S = 2.0  # seconds that a replica of the broker may be behind its leader
+_REPLICA_LAG_S = 2.0  # seconds by which a replica of the broker may lag behind the leader
 _POSITION = re.compile(r"([0-9]{1,18})\.([0-9]{1,9})")
 
 
@@ -73,7 +73,7 @@ class WorkflowStreams:
         self._client = client
         self._feed = feed
         self.stopping = asyncio.Event()
-        """Set when the gateway stops: each stream ends, and its client opens it again at another gateway."""
+        """Set when the gateway stops. Each stream ends, and the client opens the stream again at another gateway."""
 
     def stop(self) -> None:
         """End all streams."""
@@ -83,12 +83,12 @@ class WorkflowStreams:
     async def follow(
         self, workflow: Workflow, *, after: Position | None = None, live: bool = False, text: bool = False
     ) -> AsyncGenerator[StreamItem, None]:
-        """Yield the entries of a workflow after a position, and wait for future ones, up to the end of the workflow.
+        """Yield the entries of a workflow after a position, and wait for future entries, up to the end of the workflow.
 
         Args:
             workflow: The workflow.
             after: The position of the newest entry that the client has. Default: none.
-            live: Also yield reports of agents and text of models. They are not repeated after a reconnect.
+            live: Also yield reports of agents and text of models. These are not repeated after a reconnect.
             text: Also yield text of models, without reports.
 
         Yields:
@@ -98,7 +98,7 @@ class WorkflowStreams:
         subject, texts = self._client.subjects.log(workflow.team, workflow.id), StreamedTexts()
         newest, round = await self._newest(subject, position), 1
         if newest is not None:
-            # A broker that lost the end of the log stores new entries below the position of the client.
+            # After the broker lost the end of the log, new entries get positions below the position of the client.
             position = min(position, Position(newest.sequence, position.part))
             round = read_commit(newest).round  # a resumed workflow has an end for each round
         with self._feed.subscribe(workflow.id) as subscription:
@@ -120,7 +120,7 @@ class WorkflowStreams:
                                     return
                     async with aclosing(self._arriving(subscription)) as arriving:
                         async for item in arriving:
-                            if isinstance(item, Delta):  # the queue may have dropped a piece
+                            if isinstance(item, Delta):  # the queue may have dropped pieces
                                 if (piece := texts.add(item)) is not None:
                                     yield piece
                                 continue
@@ -148,7 +148,7 @@ class WorkflowStreams:
                 yield event
 
     async def _newest(self, subject: str, position: Position) -> StoredMessage | None:
-        """Return the newest message of a log. A replica of the broker may be behind the position of the client."""
+        """Return the newest message of a log. Wait up to 2 s if the broker's replica lags behind the client."""
         newest = await self._client.bus.last("log", subject)
         until = monotonic() + _REPLICA_LAG_S
         while newest is not None and newest.sequence < position.sequence and monotonic() < until:
@@ -172,7 +172,7 @@ class WorkflowStreams:
                         yield stored
                 if sequence >= known or monotonic() >= until:
                     return
-                await asyncio.sleep(_RETRY_PAUSE_S)  # a replica of the broker is behind
+                await asyncio.sleep(_RETRY_PAUSE_S)  # a replica of the broker lags behind
             except BusUnavailableError:
                 if self._client.bus.closed or self.stopping.is_set():
                     return

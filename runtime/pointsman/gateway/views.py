@@ -1,4 +1,4 @@
-"""Show the present state of a workflow to callers, without FastAPI."""
+"""Convert the present state of a workflow to the view of callers, without FastAPI."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ assert _STATUSES.keys() == set(WORKFLOW_STATUSES)
 
 
 def statuses_of(shown: Collection[WorkflowStatus]) -> set[str]:
-    """Return the statuses of rows that callers see under these names.
+    """Return the statuses of rows that have these names for callers.
 
     Args:
         shown: The names.

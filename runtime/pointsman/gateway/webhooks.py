@@ -1,4 +1,4 @@
-"""Manage the endpoints of webhooks, list deliveries, and order to send them again.
+"""Manage the endpoints of webhooks, list deliveries, and request new deliveries.
 
 An endpoint of an operator receives the events of all callers. An endpoint of a caller receives the events of the
 caller's own workflows, and no other caller sees it.
@@ -43,8 +43,8 @@ class WebhookRequest(Body):
         default=None,
         min_length=1,
         max_length=10,
-        description="The types of the events. Default: all types; without dead letters for a caller that is not "
-        "an operator.",
+        description="The types of the events. Default: all types for an operator; all types except dead letters for "
+        "other callers.",
     )
     teams: list[TeamName] | None = Field(
         default=None, min_length=1, max_length=100, description="The teams whose events are sent. Default: all teams."
@@ -55,7 +55,7 @@ class RotateRequest(Body):
     """A change of the secret."""
 
     overlap_hours: Annotated[float, Field(ge=0, le=720, allow_inf_nan=False)] = Field(
-        default=24.0, description="Hours during which the present secret also signs."
+        default=24.0, description="Hours during which deliveries are also signed with the present secret."
     )
 
 
@@ -70,8 +70,10 @@ class WebhookView(BaseModel):
     events: list[str] = Field(description="The types of the events.")
     teams: list[str] | None = Field(default=None, description="The teams; null for all teams.")
     created_at: AwareDatetime = Field(description="Time of the creation. Earlier events are not sent.")
-    disabled_at: AwareDatetime | None = Field(default=None, description="Time since which nothing is sent.")
-    disabled_reason: str = Field(description="The reason for which nothing is sent.")
+    disabled_at: AwareDatetime | None = Field(
+        default=None, description="Time at which the endpoint was disabled; nothing is sent since this time."
+    )
+    disabled_reason: str = Field(description="The reason why the endpoint was disabled.")
 
     @classmethod
     def of(cls, endpoint: Endpoint) -> WebhookView:
@@ -86,7 +88,7 @@ class WebhookView(BaseModel):
 class NewWebhookView(WebhookView):
     """A new endpoint, or an endpoint with a new secret."""
 
-    secret: str = Field(description="The secret. It cannot be read again.")
+    secret: str = Field(description="The secret. Store the secret; no later response has it.")
 
 
 class WebhookPage(BaseModel):
@@ -102,7 +104,7 @@ class DeliveryView(BaseModel):
     type: str = Field(description="The type of the event.")
     workflow_id: str | None = Field(default=None, description="The workflow, if there is one.")
     status: DeliveryStatus = Field(description="The status.")
-    attempts: int = Field(description="Attempts since the event, or since the newest order to send it again.")
+    attempts: int = Field(description="Attempts since the event, or since the newest request to send the event again.")
     code: int | None = Field(default=None, description="The status code of the newest response.")
     error: str = Field(description="The error of the newest attempt.")
     at: AwareDatetime = Field(description="Time of the newest attempt.")
@@ -126,7 +128,7 @@ class DeliveryPage(BaseModel):
 
 @router.post("", status_code=201, summary="Create a webhook", responses=problems(409))
 async def create_webhook(body: WebhookRequest, context: ContextArg, caller: CallerArg) -> NewWebhookView:
-    """Create an endpoint, and return its secret once. An operator gets the events of all callers, others their own."""
+    """Create an endpoint, and return its secret once. An endpoint of an operator gets the events of all callers."""
     for team in body.teams or ():
         caller.require_team(team)
     context.charge_change(caller)
@@ -213,7 +215,7 @@ async def resend_webhook_delivery(
     context: ContextArg,
     caller: CallerArg,
 ) -> DeliveryView:
-    """Order to send an event to an endpoint again, with the same id and body."""
+    """Request that an event is sent to an endpoint again, with the same id and body."""
     await _store_of(context, caller, webhook_id)
     client = context.client
     state = await read_delivery(client.bus, client.subjects, webhook_id, event)
@@ -222,7 +224,7 @@ async def resend_webhook_delivery(
 
 
 def _owner(caller: Caller) -> str | None:
-    """Return the owner of a caller's endpoints; None for an operator: operators manage all endpoints."""
+    """Return the owner of a caller's endpoints; None for an operator, because operators manage all endpoints."""
     return None if caller.operator else caller.name
 
 
@@ -230,7 +232,7 @@ async def _store_of(context: Context, caller: Caller, id: str) -> EndpointStore:
     """Return the store of endpoints, if the caller may manage the endpoint.
 
     Raises:
-        NotFoundError: There is no such endpoint, or the endpoint belongs to others.
+        NotFoundError: There is no such endpoint, or the endpoint belongs to a different caller.
     """
     store = await _store(context)
     await store.get(id, caller=_owner(caller))

@@ -48,9 +48,9 @@ __all__ = ["MAX_WAIT_S", "WorkflowPath", "router"]
 router = APIRouter(prefix="/v1/workflows", tags=["workflows"])
 
 MAX_WAIT_S = 60.0
-"""Longest wait of a request for the end of its workflow, in seconds: proxies close requests that take longer."""
+"""Longest wait of a request for the end of its workflow, in seconds. Proxies close longer requests."""
 _WAIT = re.compile(r"(?:^|[,;\s])wait=([0-9]{1,6})(?:$|[,;\s])")
-_MAX_QUEUED = 100  # requests of each team that wait for admission, in a list
+_MAX_QUEUED = 100  # most requests of each team that wait for admission, in a list
 
 WorkflowPath = Annotated[str, Path(pattern=TOKEN_PATTERN, description="The id of the workflow.")]
 _LOCATION = {"Location": {"description": "The path of the workflow.", "schema": {"type": "string"}}}
@@ -70,7 +70,7 @@ class ListQuery(BaseModel):
     )
     limit: int = Field(default=20, ge=1, le=100, description="The greatest number of workflows.")
     cursor: Annotated[str, Field(pattern=CURSOR_PATTERN)] | None = Field(
-        default=None, description="The `next_cursor` of the page before."
+        default=None, description="The `next_cursor` of the previous page."
     )
 
 
@@ -80,7 +80,7 @@ class ListQuery(BaseModel):
     summary="Create a workflow",
     response_model=WorkflowView,
     responses={
-        200: {"model": WorkflowView, "description": "The workflow has ended within the wait.", "headers": _LOCATION},
+        200: {"model": WorkflowView, "description": "The workflow ended during the wait.", "headers": _LOCATION},
         202: {
             "description": "The request is stored, and its workflow will have exactly one outcome.",
             "headers": _LOCATION,
@@ -98,15 +98,15 @@ async def create_workflow(
         Header(
             min_length=1,
             max_length=MAX_CALLER_ID_CHARS,
-            description="Your name for the request. A repeated request under the same key is the same workflow, and "
-            "a different request is refused.",
+            description="Your name for the request. A repetition of the request with the same key is the same "
+            "workflow. A different request with the same key is refused.",
         ),
     ] = None,
     prefer: Annotated[
         str | None, Header(description="`wait=N`: wait up to N seconds, at most 60, for the end of the workflow.")
     ] = None,
 ) -> WorkflowView:
-    """Store a request. The response has the id of the workflow, which begins when a supervisor admits the request."""
+    """Store a request, and return the id of the workflow. The workflow begins when a supervisor admits the request."""
     submitted = await context.submit(
         caller,
         body.team,
@@ -142,7 +142,7 @@ async def create_workflow(
 
 
 def _ended_view(body: WorkflowRequest, caller: Caller, outcome: Outcome) -> WorkflowView:
-    """Return the view of a workflow that ended during the wait. The log need not be read."""
+    """Return the view of a workflow that ended during the wait, without reading the log."""
     return WorkflowView(
         id=outcome.workflow_id,
         team=outcome.team,
@@ -159,8 +159,9 @@ def _ended_view(body: WorkflowRequest, caller: Caller, outcome: Outcome) -> Work
 @router.get(
     "",
     summary="List workflows",
-    description="List your workflows, the newest first; as an operator, the workflows of all callers. The newest "
-    "20,000 workflows of the namespace are listed. Requests that wait for admission are on the first page.",
+    description="List your workflows, the newest first. An operator gets the workflows of all callers. The list "
+    "covers the newest 20,000 workflows of the namespace. The first page also has the requests that wait "
+    "for admission.",
     responses=problems(),
 )
 async def list_workflows(context: ContextArg, caller: CallerArg, query: Annotated[ListQuery, Query()]) -> WorkflowPage:
@@ -200,7 +201,7 @@ async def get_workflow(workflow_id: WorkflowPath, context: ContextArg, caller: C
 async def cancel_workflow(
     workflow_id: WorkflowPath, body: CancelRequest, context: ContextArg, caller: CallerArg
 ) -> WorkflowView:
-    """Request the end of a workflow. Its outcome follows, with the status `cancelled`."""
+    """Request the end of a workflow. The workflow then ends with the status `cancelled`."""
     workflow = await context.find(caller, workflow_id)
     ended = await workflow.cancel(body.reason, actor=caller.name)
     if ended is not None:
@@ -221,11 +222,11 @@ async def tell_workflow(
         Header(
             min_length=1,
             max_length=MAX_CALLER_ID_CHARS,
-            description="Your name for the message. A repeated message under the same key counts once.",
+            description="Your name for the message. A repetition of the message with the same key counts once.",
         ),
     ] = None,
 ) -> MessageView:
-    """Send a message to a running workflow. The message to an ended turn is the next turn of its thread."""
+    """Send a message to a running workflow. A message to an ended turn becomes the next turn of the thread."""
     workflow = await context.find(caller, workflow_id)
     told = await context.tell(caller, workflow, body.text, key=idempotency_key)
     return MessageView(workflow_id=workflow_id, number=told.number, next_turn=told.next_turn, detail=told.message)
@@ -244,13 +245,15 @@ async def resume_workflow(
 @router.get(
     "/{workflow_id}/events",
     summary="Follow a workflow",
-    description="Send the events of a workflow from its start, or after `Last-Event-ID`, to its end. The stream loses "
-    "nothing: open it again after an interruption, at any gateway, with the id of the newest event.",
+    description="Send the events of a workflow from its start, or after `Last-Event-ID`, to its end. After an "
+    "interruption, open the stream again at any gateway with the id of the newest event, and no event is "
+    "lost.",
     response_class=StreamingResponse,
     response_model=None,
     responses={
         200: {
-            "description": "Server-sent events. The data of each is a WorkflowEvent, and its id a position of the log.",
+            "description": "Server-sent events. The data of an event are a WorkflowEvent, and the id of an event is a "
+            "position of the log.",
             "content": {"text/event-stream": {"schema": {"type": "string"}}},
         },
         204: {"description": "The client has all events of a workflow that has ended."},
@@ -262,13 +265,16 @@ async def follow_workflow(
     context: ContextArg,
     caller: CallerArg,
     live: Annotated[
-        bool, Query(description="Also send reports of agents and text of models. They have no id and are not repeated.")
+        bool,
+        Query(
+            description="Also send reports of agents and text of models. These events have no id and are not repeated."
+        ),
     ] = False,
     last_event_id: Annotated[
         str | None,
         Header(
             pattern=EVENT_ID_PATTERN,
-            description="The id of the newest event that you have: later ones follow.",
+            description="The id of the newest event that you have. Only later events are sent.",
         ),
     ] = None,
 ) -> Response:

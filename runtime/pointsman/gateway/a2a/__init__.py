@@ -1,4 +1,4 @@
-"""The endpoint for agents that speak A2A, the Agent2Agent protocol, in the versions 1.0 and 0.3.
+"""The endpoint for agents that use A2A, the Agent2Agent protocol, in the versions 1.0 and 0.3.
 
 Addresses          endpoint, routes
 Cards              cards

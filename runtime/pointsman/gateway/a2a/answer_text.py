@@ -1,8 +1,8 @@
-"""Stream the text of an answer while a synthesizer writes it, each character once to each client.
+"""Stream the text of an answer while a synthesizer writes the text. Each client gets each character once.
 
 Text is not stored, so a gateway does not have the text that a client received from another gateway. The position of an
-event has the length and the digest of this text. With the length and the digest, each gateway continues the text, and
-ends the text with the stored answer.
+event contains the length and the digest of the text that the client has. With the length and the digest, each gateway
+can continue the text, and can end the text with the stored answer.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _PLACE = re.compile(r"([0-9.]{3,28})(?:-([0-9]{1,9})-([0-9a-f]{16}))?")
 
 
 class Place(NamedTuple):
-    """The place of an event in the stream of a task.
+    """The place of an event in the stream of a task, with the length and the digest of the answer so far.
 
     Attributes:
         position: The position of the newest entry of the log.
@@ -55,7 +55,7 @@ class TextPiece(NamedTuple):
 
     Attributes:
         text: The text.
-        append: True if the text continues the earlier text, False if it replaces the earlier text.
+        append: True if the text continues the earlier text, False if the text replaces the earlier text.
     """
 
     text: str
@@ -63,7 +63,7 @@ class TextPiece(NamedTuple):
 
 
 class AnswerText:
-    """The text of an answer that one client has.
+    """The part of an answer that one client has.
 
     Args:
         place: The place of the newest event that the client has. Default: the client has no text.
@@ -75,7 +75,10 @@ class AnswerText:
         self._hash = sha256()
         self._call: tuple[str, int, str] | None = None
         self._unverified: str | None = "" if self._length else None
-        """The beginning of the text, up to the length of the client's text; None once both are compared."""
+        """The beginning of the text, up to the length of the client's text.
+
+        None as soon as the two texts were compared.
+        """
 
     @property
     def mark(self) -> str:
@@ -96,7 +99,7 @@ class AnswerText:
             return None
         again = delta.offset == 0 and self._call is not None
         self._call = call
-        if again:  # the call failed and is made again
+        if again:  # the call failed and is repeated
             self._unverified = None
             return self._begin(delta.text)
         if self._unverified is None:
@@ -119,7 +122,7 @@ class AnswerText:
             answer: The stored answer.
 
         Returns:
-            The rest of the answer, or the whole answer if the client has another text.
+            The rest of the answer, or the whole answer if the client has a different text.
         """
         length, has = self._length, self._length > 0 and self._has(answer)
         self._length, self._digest, self._unverified = 0, "", None

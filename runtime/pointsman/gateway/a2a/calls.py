@@ -1,4 +1,4 @@
-"""The caller of an A2A request, and the errors that its client gets."""
+"""The caller of an A2A request, and the errors that the client gets."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ class Call:
         """Return the call of a context.
 
         Args:
-            context: The context, which `routes` has made.
+            context: The context, as `routes` has made it.
         """
         call: Call = context.state["call"]
         return call
 
 
 class RefusedCallError(A2AError):
-    """A call that the gateway refuses with an HTTP status: a limit, a right, or an unavailable broker.
+    """A call that the gateway refuses with an HTTP status, because of a limit, a right, or an unavailable broker.
 
     Args:
         problem: The problem that the client gets.
@@ -73,10 +73,10 @@ class RefusedCallError(A2AError):
 def translated(
     method: Callable[Concatenate[H, P], Coroutine[Any, Any, R]],
 ) -> Callable[Concatenate[H, P], Coroutine[Any, Any, R]]:
-    """Let a method raise errors of A2A in place of other errors.
+    """Wrap a method so that the method raises errors of A2A in place of other errors.
 
     Args:
-        method: The method, which has a call context among its arguments.
+        method: The method. One of its arguments is a call context.
 
     Returns:
         The method.
@@ -96,10 +96,10 @@ def translated(
 def translated_stream(
     method: Callable[Concatenate[H, P], AsyncGenerator[E, None]],
 ) -> Callable[Concatenate[H, P], AsyncGenerator[E, None]]:
-    """Let a stream raise errors of A2A in place of other errors.
+    """Wrap a stream so that the stream raises errors of A2A in place of other errors.
 
     Args:
-        method: The method, which has a call context among its arguments.
+        method: The method. One of its arguments is a call context.
 
     Returns:
         The method.
@@ -127,7 +127,9 @@ def _as_a2a(error: Exception, *args: object) -> A2AError:
         problem = problem_of(error)
     else:
         _log.error("gateway_request_crashed", exc_info=error)
-        problem = ProblemError(500, "internal_error", "the gateway could not serve the request; its log has the reason")
+        problem = ProblemError(
+            500, "internal_error", "the gateway could not serve the request; the log of the gateway has the reason"
+        )
     for each in args:
         if isinstance(each, ServerCallContext):
             Call.of(each).request.state.problem = problem

@@ -1,4 +1,4 @@
-"""Describe a team as an A2A agent, with the skills of the team and of its live agents."""
+"""Describe a team as an A2A agent, with the skills of the team and of the live agents of the team."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from pointsman_schemas.card import Role
 __all__ = ["SCHEMAS_EXTENSION", "CardMaker"]
 
 SCHEMAS_EXTENSION = "https://pointsman.invalid/a2a/schemas"
-"""The extension of the extended card with the JSON Schemas of the team. It is an identifier and not an address."""
+"""The extension of the extended card with the JSON Schemas of the team. The URI is an identifier, not an address."""
 
 _BINDINGS = (("JSONRPC", "1.0"), ("HTTP+JSON", "1.0"), ("JSONRPC", "0.3"), ("HTTP+JSON", "0.3"))
 _OUTPUT_MODES = ("text/plain", "application/json", "application/octet-stream")
@@ -115,7 +115,7 @@ class CardMaker:
         raise NotFoundError(f"no team {name!r} of yours has a live supervisor; GET /v1/teams lists your live teams")
 
     async def _agents(self, team: schemas.AgentCard) -> Sequence[schemas.AgentCard]:
-        """Return the live agents of a team, one card for each."""
+        """Return one card for each live agent of a team."""
         by_name: dict[str, schemas.AgentCard] = {}
         for card in await self._context.client.operations.agents():
             named = team.agents == "*" or card.name in team.agents
@@ -127,7 +127,7 @@ class CardMaker:
         schemes = {
             "bearer": SecurityScheme(
                 http_auth_security_scheme=HTTPAuthSecurityScheme(
-                    scheme="bearer", description="An API key of the gateway, or a token of its issuer."
+                    scheme="bearer", description="An API key of the gateway, or a token of the issuer."
                 )
             ),
             "key": SecurityScheme(

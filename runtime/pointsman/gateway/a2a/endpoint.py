@@ -1,4 +1,4 @@
-"""Serve A2A. The SDK is loaded with the first request, in a thread: loading takes a second and 16 MB."""
+"""Serve A2A. The SDK is loaded in a thread with the first request, because loading takes a second and 16 MB."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def has_a2a() -> bool:
 
 
 def a2a_mount(context: Context, *, open: bool) -> Mount:
-    """Return the paths of A2A, below `/a2a`.
+    """Return the routes of A2A, below `/a2a`.
 
     Args:
         context: The parts of the gateway.
@@ -39,7 +39,7 @@ def a2a_mount(context: Context, *, open: bool) -> Mount:
 
 
 async def send_push_notifications(context: Context) -> None:
-    """Deliver the events of tasks to their receivers, until cancelled.
+    """Deliver the events of tasks to receivers of push notifications, until cancelled.
 
     Args:
         context: The parts of the gateway.
@@ -81,7 +81,7 @@ class _Endpoint:
             raise ProblemError(
                 501,
                 "a2a_not_installed",
-                "this gateway has no A2A SDK; run pip install 'pointsman[a2a]' and start again",
+                "this gateway has no A2A SDK; run pip install 'pointsman[a2a]' and restart the gateway",
             )
 
         def load() -> ASGIApp:

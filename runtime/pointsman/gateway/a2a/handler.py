@@ -1,4 +1,4 @@
-"""Serve the operations of A2A over the log: any gateway answers for each task, also after a restart."""
+"""Serve the operations of A2A from the log, so any gateway can answer for each task, also after a restart."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ __all__ = ["TeamHandler"]
 
 _log = get_logger(__name__)
 
-_ANSWER_TIMEOUT_S = 10.0  # seconds to wait for a supervisor that reads an answer
+_ANSWER_TIMEOUT_S = 10.0  # seconds to wait until a supervisor has read an answer
 _CANCEL_TIMEOUT_S = 10.0  # seconds to wait for the end of a cancelled task
 _MAX_ID_CHARS = 256
 
 
 class TeamHandler(RequestHandler):
-    """The operations of all teams. The context of a call names the caller and the team.
+    """The operations for all teams. The context of a call names the caller and the team.
 
     Args:
         context: The parts of the gateway.
@@ -105,7 +105,7 @@ class TeamHandler(RequestHandler):
         fold = await reader.fold(workflow, up_to=place and place.position)
         if fold.task.status.state in TERMINAL:
             raise UnsupportedOperationError(
-                f"task {params.id} has ended: {pb.TaskState.Name(fold.task.status.state)}; read it with GetTask"
+                f"task {params.id} has ended: {pb.TaskState.Name(fold.task.status.state)}; read the task with GetTask"
             )
         yield await reader.snapshot(fold)
         async with aclosing(reader.follow(workflow, fold, text=AnswerText(place))) as steps:
@@ -149,7 +149,7 @@ class TeamHandler(RequestHandler):
                 await self._until(reader, workflow, fold, lambda: fold.state in TERMINAL)
         except TimeoutError:
             _log.info(
-                "a2a_cancel_not_confirmed", workflow=workflow.id, hint="the workflow ends once a supervisor is up"
+                "a2a_cancel_not_confirmed", workflow=workflow.id, hint="the workflow ends as soon as a supervisor runs"
             )
         return await reader.snapshot(fold)
 
@@ -167,7 +167,7 @@ class TeamHandler(RequestHandler):
     async def on_create_task_push_notification_config(
         self, params: pb.TaskPushNotificationConfig, context: ServerCallContext
     ) -> pb.TaskPushNotificationConfig:
-        """Register a receiver of the later events of a task."""
+        """Register a receiver of the future events of a task."""
         call, reader = self._reader(context)
         fold = await reader.fold(await reader.find(params.task_id))
         position = str(metadata_of(fold.task, "position") or "")
@@ -213,17 +213,17 @@ class TeamHandler(RequestHandler):
     async def _accept(
         self, call: Call, reader: TaskReader, params: pb.SendMessageRequest, *, from_start: bool = False
     ) -> tuple[Workflow, TaskFold, str]:
-        """Take a message.
+        """Accept a message.
 
         Args:
             call: The call.
             reader: The reader of tasks.
             params: The message and its configuration.
-            from_start: Return the beginning of a task that the message begins, also if the message is a
-                repetition: its stream then has all events.
+            from_start: For a message that begins a task, return the empty task, also if the message is a repetition.
+                The stream then has all events.
 
         Returns:
-            The workflow, the task, and the question that the message answers; empty if it answers none.
+            The workflow, the task, and the question that the message answers; empty if the message answers no question.
 
         Raises:
             InvalidParamsError: The message does not fit the task.
@@ -243,14 +243,14 @@ class TeamHandler(RequestHandler):
             if message.context_id and message.context_id != fold.task.context_id:
                 raise InvalidParamsError(
                     f"task {message.task_id} belongs to the context {fold.task.context_id}, and not to "
-                    f"{message.context_id[:100]}; leave the contextId out"
+                    f"{message.context_id[:100]}; omit the contextId"
                 )
             if wanted:
                 position = str(metadata_of(fold.task, "position") or "")
                 await register(self._context, self._push, call, workflow.id, config, position)
             if fold.task.status.state in TERMINAL:
                 raise UnsupportedOperationError(
-                    f"task {fold.task.id} has ended; begin another with its contextId and without a taskId"
+                    f"task {fold.task.id} has ended; begin a new task with the same contextId and without a taskId"
                 )
             question = ""
             if fold.questions or metadata_of(message, "question"):
@@ -262,13 +262,13 @@ class TeamHandler(RequestHandler):
         if wanted:
             await register(self._context, self._push, call, workflow.id, config, "")
         fold = reader.empty(workflow) if from_start else await reader.fold(workflow)
-        if not fold.task.HasField("status"):  # the log has no entry yet, or a replica of the broker is behind
+        if not fold.task.HasField("status"):  # the log has no entry yet, or a replica of the broker lags
             fold.task.CopyFrom(new_task(workflow.id, context_id, state_of("queued"), datetime.now(UTC)))
             fold.task.history.add().CopyFrom(message)
         return workflow, fold, ""
 
     async def _submit(self, call: Call, params: pb.SendMessageRequest) -> tuple[Workflow, str]:
-        """Publish the request of a message. Return its workflow and its context."""
+        """Publish the request of a message. Return the workflow and the context."""
         message = params.message
         if len(message.message_id) > _MAX_ID_CHARS:
             raise InvalidParamsError(f"the messageId has more than {_MAX_ID_CHARS} characters; use a UUID")
@@ -295,12 +295,12 @@ class TeamHandler(RequestHandler):
         return submitted.workflow, thread
 
     async def _answer(self, call: Call, fold: TaskFold, message: pb.Message) -> str:
-        """Answer the question that a message names, or the oldest one. Return its id."""
+        """Answer the question that a message names, or the oldest question. Return the id of the question."""
         named = str(metadata_of(message, "question") or "")
         question = fold.questions.get(named) if named else next(iter(fold.questions.values()), None)
         if question is None:
             raise UnsupportedOperationError(
-                f"task {fold.task.id} waits for no answer to {named[:100]}; leave io.pointsman/question out"
+                f"task {fold.task.id} waits for no answer to {named[:100]}; omit io.pointsman/question"
             )
         given = answer_in(message, question)
         operations, actor = self._context.client.operations, call.caller.name
@@ -323,15 +323,15 @@ class TeamHandler(RequestHandler):
             message: The message.
 
         Returns:
-            The workflow, or the workflow of the next turn if the message is late.
+            The workflow; the workflow of the next turn if the workflow has ended.
 
         Raises:
             InvalidParamsError: The message has files.
-            UnsupportedOperationError: The workflow takes no message.
+            UnsupportedOperationError: The workflow accepts no message.
         """
         given = input_in(message)
         if given.files:
-            raise InvalidParamsError("a task that runs takes texts; send files with a message that begins a task")
+            raise InvalidParamsError("a running task accepts only text; send files with a message that begins a task")
         text = given.input if isinstance(given.input, str) else compact_json(given.input).decode()
         key = derived_key("a2a-message", call.team, message.message_id)
         try:
@@ -343,7 +343,7 @@ class TeamHandler(RequestHandler):
     async def _until_settled(
         self, call: Call, reader: TaskReader, workflow: Workflow, fold: TaskFold, answered: str
     ) -> None:
-        """Wait until a task has ended or waits for another answer, the client has left, or the gateway stops."""
+        """Wait until the task has ended or has a new question, the client has disconnected, or the gateway stops."""
         if not _is_settled(fold, answered):
             await self._until(reader, workflow, fold, lambda: _is_settled(fold, answered), call.request)
 
@@ -361,7 +361,7 @@ class TeamHandler(RequestHandler):
                     if settled() or (not events and request is not None and await request.is_disconnected()):
                         return
         except BusUnavailableError:
-            return  # the client reads the task again
+            return  # the client can read the task again
 
 
 def _is_settled(fold: TaskFold, answered: str) -> bool:

@@ -25,7 +25,7 @@ from pointsman.index.rows import Search
 
 __all__ = ["list_tasks"]
 
-_MAX_QUEUED = 100  # requests in a list that wait for admission
+_MAX_QUEUED = 100  # most requests that wait for admission, in a list
 _CATCH_UP_S = 1.0  # seconds to wait until the index has the newest entry of the log
 
 
@@ -36,7 +36,7 @@ class _Item:
 
     @property
     def key(self) -> tuple[int, str]:
-        """The place in the list. Times are compared in microseconds, as the log has them."""
+        """The place in the list. Times are compared in microseconds, as in the log."""
         return int(self.changed_at.timestamp() * 1_000_000), self.task.id
 
 
@@ -80,7 +80,8 @@ async def list_tasks(
 
 async def _items(context: Context, caller: Caller, team: str) -> list[_Item]:
     client = context.client
-    # Read the queued requests before the index: a request that is admitted between the two reads is in both.
+    # Read the queued requests before the index: a request that is admitted between the two reads is then in the list
+    # and in the index.
     waiting = await list_queued_requests(client.bus, client.subjects, team, _MAX_QUEUED)
     await context.index.catch_up(_CATCH_UP_S)
     found = {
@@ -125,5 +126,5 @@ def _parse(token: str) -> tuple[int, str] | None:
         return None
     cursor = decode_list_tasks_cursor(token)
     if cursor is None or cursor.timestamp_ns is None:
-        raise InvalidParamsError("the pageToken is not valid; leave it out to list from the start")
+        raise InvalidParamsError("the pageToken is not valid; omit the pageToken to list from the start")
     return cursor.timestamp_ns, cursor.task_id

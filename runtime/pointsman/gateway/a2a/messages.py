@@ -32,7 +32,7 @@ INPUT_MODES = (
     "text/plain", "text/markdown", "text/csv", "text/html", "application/json", "application/xml", "application/yaml",
     "application/pdf", "application/octet-stream", "image/png", "image/jpeg", "image/gif", "image/webp",
 )  # fmt: skip
-"""Media types of parts that a team takes."""
+"""Media types of parts that a team accepts."""
 
 _MAX_PARTS = 50
 _YES = frozenset({"yes", "y", "approve", "approved", "allow", "allowed", "accept", "accepted", "ok", "true"})
@@ -64,13 +64,13 @@ class GivenAnswer(NamedTuple):
 
 
 def check_parts(message: Message) -> None:
-    """Refuse a message with parts that no team takes.
+    """Refuse a message with parts that no team accepts.
 
     Args:
         message: The message.
 
     Raises:
-        ContentTypeNotSupportedError: A part has another media type, or is the address of a file.
+        ContentTypeNotSupportedError: A part has a different media type, or is the address of a file.
         InvalidParamsError: There are too many parts, or a part without content.
     """
     validate_input_modes(message, _CARD)
@@ -80,16 +80,17 @@ def check_parts(message: Message) -> None:
         match part.WhichOneof("content"):
             case "url":
                 raise ContentTypeNotSupportedError(
-                    "a part is the address of a file, and the gateway fetches no files; send the content as `raw`"
+                    "a part is the address of a file, but the gateway fetches no files; send the content as `raw`"
                 )
             case None:
-                raise InvalidParamsError("a part has no content; give `text`, `data` or `raw`")
+                raise InvalidParamsError("a part has no content; send `text`, `data` or `raw`")
 
 
 def input_in(message: Message) -> GivenInput:
     """Return the request in a message.
 
-    A single object without text is the input, unchanged. Otherwise the texts are the input, and data follow as JSON.
+    A single object without text is the input, unchanged. Otherwise, the input is the texts, followed by the data as
+    JSON.
 
     Args:
         message: The message.
@@ -119,7 +120,7 @@ def input_in(message: Message) -> GivenInput:
         return GivenInput(data[0], files)
     text = "\n\n".join([*texts, *(compact_json(each).decode() for each in data)])
     if not text.strip():
-        raise InvalidParamsError("the message has neither text nor data; give the request as a part with `text`")
+        raise InvalidParamsError("the message has neither text nor data; send the request as a part with `text`")
     return GivenInput(text, files)
 
 
@@ -158,7 +159,7 @@ def answer_in(message: Message, question: QuestionAsked) -> GivenAnswer:
 
 
 def metadata_in(message: Message, request: Mapping[str, Any]) -> dict[str, JsonValue]:
-    """Return the metadata of a message and its request for the agents, without Pointsman's own keys.
+    """Return the metadata of a message and of the request for the agents, without Pointsman's own keys.
 
     Args:
         message: The message.
@@ -172,7 +173,7 @@ def metadata_in(message: Message, request: Mapping[str, Any]) -> dict[str, JsonV
 
 
 def _by_schema(text: str, schema: Mapping[str, JsonValue] | None) -> JsonValue:
-    """Return a text as the JSON that a schema asks for; the text itself if it is not such JSON."""
+    """Return a text as JSON if the schema asks for JSON and the text is JSON; otherwise return the text."""
     if schema is None or schema.get("type", "string") == "string" or "enum" in schema:
         return text
     try:
@@ -183,7 +184,7 @@ def _by_schema(text: str, schema: Mapping[str, JsonValue] | None) -> JsonValue:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value of protobuf as JSON. Protobuf has no whole numbers in such values, so 3 arrives as 3.0."""
+    """Return a value of protobuf as JSON. Values of protobuf have no integers, so 3 arrives as 3.0."""
     if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
         return int(value)
     if isinstance(value, dict):

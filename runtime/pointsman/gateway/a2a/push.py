@@ -1,4 +1,4 @@
-"""Register the receivers of push notifications: create, read, list and delete them."""
+"""Register the receivers of push notifications."""
 
 from __future__ import annotations
 
@@ -64,16 +64,18 @@ async def register(
             return each  # a repeated message must not deliver the events again
     others = [each for each in found if each.id != receiver.id]
     if len(others) >= _MAX_PER_TASK:
-        raise InvalidParamsError(f"the task has {len(others)} receivers, the greatest number; delete one")
+        raise InvalidParamsError(f"the task has {len(others)} receivers, and more are not allowed; delete a receiver")
     active = [each.receiver for each in store.known.values() if each.receiver.status == "active"]
     if sum(each.caller == receiver.caller for each in active) >= _MAX_PER_CALLER:
-        raise InvalidParamsError(f"you have {_MAX_PER_CALLER} receivers of running tasks, the greatest number")
+        raise InvalidParamsError(
+            f"you have {_MAX_PER_CALLER} receivers of running tasks, and more are not allowed; delete a receiver"
+        )
     await store.put(receiver)
     return receiver
 
 
 def check_config(context: Context, config: pb.TaskPushNotificationConfig) -> None:
-    """Refuse a configuration that cannot be delivered to.
+    """Refuse a configuration to which nothing can be delivered.
 
     The addresses of the host are checked when the gateway connects.
 
@@ -93,7 +95,7 @@ def check_config(context: Context, config: pb.TaskPushNotificationConfig) -> Non
     if not valid or len(config.url) > _MAX_URL_CHARS or not _HEADER.fullmatch(config.url) or " " in config.url:
         schemes = " or ".join(f"{each}://" for each in allowed)
         raise InvalidParamsError(
-            f"the URL of push notifications is {config.url[:200]!r}; give a {schemes} URL without a user name"
+            f"the URL of push notifications is {config.url[:200]!r}; send a {schemes} URL without a user name"
         )
     for name, value, pattern in (
         ("token", config.token, _HEADER),
@@ -101,11 +103,13 @@ def check_config(context: Context, config: pb.TaskPushNotificationConfig) -> Non
         ("authentication.credentials", config.authentication.credentials, _HEADER),
     ):
         if value and (len(value) > _MAX_SECRET_CHARS or not pattern.fullmatch(value)):
-            raise InvalidParamsError(f"the {name} of push notifications is not the value of a header")
+            raise InvalidParamsError(
+                f"the {name} of push notifications is not a valid value of a header; send printable ASCII"
+            )
     if len(config.id) > _MAX_ID_CHARS:
         raise InvalidParamsError(f"the id of the configuration has more than {_MAX_ID_CHARS} characters")
     if config.authentication.credentials and not config.authentication.scheme:
-        raise InvalidParamsError("the credentials of push notifications have no scheme; give one, such as Bearer")
+        raise InvalidParamsError("the credentials of push notifications have no scheme; send a scheme, such as Bearer")
 
 
 def config_of(receiver: PushReceiver) -> pb.TaskPushNotificationConfig:
@@ -139,4 +143,4 @@ def find_receiver(receivers: Sequence[PushReceiver], id: str) -> PushReceiver:
     for each in receivers:
         if each.id == id:
             return each
-    raise TaskNotFoundError(f"the task has no push notification configuration {id[:100]!r}; list them")
+    raise TaskNotFoundError(f"the task has no push notification configuration {id[:100]!r}; list the configurations")

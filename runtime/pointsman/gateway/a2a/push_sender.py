@@ -1,8 +1,8 @@
-"""Deliver the events of tasks to the receivers of push notifications, in order. Retry failed deliveries.
+"""Deliver the events of tasks to the receivers of push notifications, in order, with retries.
 
 One gateway at a time owns the delivery to a receiver, by compare-and-set in the bucket. If this gateway is killed,
-another gateway continues after some seconds, with the event that follows the newest delivered event. So an event
-arrives at least once.
+another gateway continues after some seconds with the event after the newest delivered event. Each event is delivered at
+least once.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ __all__ = ["PushSender"]
 
 _log = get_logger(__name__)
 
-_MAX_DELIVERIES = 200  # receivers that one gateway follows at a time
-_MAX_OF_CALLER = _MAX_DELIVERIES // 4  # of one caller, so that other callers do not wait
+_MAX_DELIVERIES = 200  # deliveries that one gateway runs at a time
+_MAX_OF_CALLER = _MAX_DELIVERIES // 4  # deliveries of one caller, so that deliveries of other callers are not delayed
 _OWNERSHIP_S = 40.0  # seconds for which a gateway owns a delivery; renewed with each event, and when idle
 _SEARCH_INTERVAL_S = 5.0  # seconds between searches for receivers that no gateway owns
-_KEPT_S = 7 * 86_400.0  # seconds for which a receiver is kept after its task has ended
+_KEPT_S = 7 * 86_400.0  # seconds until a receiver is removed after the end of the task
 _GONE = 410
 _ERROR_CHARS = 300
 
 
 class _StoppedError(Exception):
-    """The delivery ends at this gateway: the receiver was changed, deleted or given to another gateway."""
+    """The delivery ends at this gateway. The receiver was changed or deleted, or another gateway owns the delivery."""
 
 
 class PushSender:
@@ -104,7 +104,10 @@ class PushSender:
             return
         except PointsmanError as error:
             _log.info(
-                "push_interrupted", task=stored.receiver.task, error=str(error), hint="the delivery is tried again"
+                "push_interrupted",
+                task=stored.receiver.task,
+                error=str(error),
+                hint="the gateway tries the delivery again",
             )
         except Exception as error:
             _log.error("push_crashed", task=stored.receiver.task, exc_info=error)
@@ -143,18 +146,18 @@ class PushSender:
                     next_at=None,
                     **({"status": "done"} if fold.state in TERMINAL else {}),
                 )
-        if stored.receiver.status == "active":  # this gateway stops; another gateway may continue at once
+        if stored.receiver.status == "active":  # this gateway stops, and another gateway can continue at once
             await self._change(stored, owner="", owned_until=None)
 
     async def _send(self, receiver: PushReceiver, event: TaskEvent) -> tuple[str, float, bool] | None:
-        """Send one event. Return None after a success; else the error, the requested pause, and True after a 410."""
+        """Send one event. Return None after a success; otherwise the error, the requested pause, and True for a 410."""
         body = to_json(MessageToDict(to_stream_response(event)))
         position = str(metadata_of(event, "position") or "")
         part = event.artifact.artifact_id if isinstance(event, TaskArtifactUpdateEvent) else "status"
         headers = {
             "content-type": "application/a2a+json",
             "a2a-version": "1.0",
-            "webhook-id": f"{receiver.key}-{position}-{part}",  # the same in each attempt
+            "webhook-id": f"{receiver.key}-{position}-{part}",  # equal in each attempt
         }
         if receiver.token:
             headers["x-a2a-notification-token"] = receiver.token
@@ -183,7 +186,7 @@ class PushSender:
         )
 
     async def _own(self, stored: StoredReceiver, **changes: object) -> StoredReceiver:
-        """Acquire or renew the ownership of a delivery, and store the other `changes` with it."""
+        """Acquire or renew the ownership of a delivery, and store the other `changes` in the same write."""
         until = now() + timedelta(seconds=_OWNERSHIP_S)
         return await self._change(stored, owner=self._id, owned_until=until, **changes)
 

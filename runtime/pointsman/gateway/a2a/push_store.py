@@ -1,4 +1,4 @@
-"""Keep the receivers of push notifications in a bucket of the broker, so that any gateway delivers."""
+"""Store the receivers of push notifications in a bucket of the broker, so any gateway can deliver."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ PUSH_GROUP = "push"
 _log = get_logger(__name__)
 
 _CONFLICT_PAUSE_S = 0.05
-_MAX_REVISIONS = 50_000  # keys whose revision is kept, deleted keys included
-_MAX_WRITES = 20  # tries of a change that conflicts with changes of other gateways
+_MAX_REVISIONS = 50_000  # most revisions in memory, also of deleted keys
+_MAX_WRITES = 20  # attempts to make a change while other gateways change the same entry
 
 
 class PushReceiver(BaseModel):
@@ -35,19 +35,21 @@ class PushReceiver(BaseModel):
     id: str = Field(description="The id of the configuration.")
     task: str = Field(description="The task.")
     team: str = Field(description="The team.")
-    caller: str = Field(description="The caller whose task it is.")
+    caller: str = Field(description="The caller of the task.")
     origin: str = Field(description="The URL of the gateway, for the addresses of files.")
     url: str = Field(description="The URL that receives the events.")
-    token: str = Field(default="", description="A token that each notification carries.")
+    token: str = Field(default="", description="A token that is sent with each notification.")
     scheme: str = Field(default="", description="The scheme of the credentials.")
-    credentials: str = Field(default="", description="The credentials that each notification carries.")
+    credentials: str = Field(default="", description="The credentials that are sent with each notification.")
     position: str = Field(default="", description="The position of the newest delivered event; empty for none.")
     status: Literal["active", "done", "failed"] = Field(default="active", description="The state of the deliveries.")
-    attempts: int = Field(default=0, description="Failed attempts at the next event.")
+    attempts: int = Field(default=0, description="Failed attempts to deliver the next event.")
     error: str = Field(default="", description="The error of the newest failed attempt.")
     next_at: AwareDatetime | None = Field(default=None, description="Earliest time of the next attempt.")
     owner: str = Field(default="", description="The gateway that delivers.")
-    owned_until: AwareDatetime | None = Field(default=None, description="End of the right of this gateway to deliver.")
+    owned_until: AwareDatetime | None = Field(
+        default=None, description="Time at which the ownership of this gateway ends."
+    )
     changed_at: AwareDatetime = Field(description="Time of the newest change.")
 
     @property
@@ -98,13 +100,13 @@ class PushStore:
         return sorted(found, key=lambda each: each.id)
 
     async def put(self, receiver: PushReceiver) -> None:
-        """Store a receiver in place of an earlier one with the same id.
+        """Store a receiver. Replace an earlier receiver with the same id.
 
         Args:
             receiver: The receiver.
 
         Raises:
-            ConflictError: Other gateways change the receiver all the time.
+            ConflictError: Other gateways changed the receiver during each attempt.
         """
         for attempt in range(_MAX_WRITES):
             await self._read()
@@ -114,7 +116,7 @@ class PushStore:
             except ConflictError:
                 if attempt == _MAX_WRITES - 1:
                     raise
-                await asyncio.sleep(_CONFLICT_PAUSE_S)  # the watch brings the newest change
+                await asyncio.sleep(_CONFLICT_PAUSE_S)  # the watch delivers the newest change
 
     async def write(self, receiver: PushReceiver, revision: int) -> StoredReceiver:
         """Change a receiver by compare-and-set.
@@ -127,7 +129,7 @@ class PushStore:
             The receiver with its new revision.
 
         Raises:
-            ConflictError: The entry has changed since.
+            ConflictError: The entry has a newer revision.
         """
         value = receiver.model_dump_json().encode()
         stored = await self._bucket.put(receiver.key, value, expect=revision)
@@ -135,7 +137,7 @@ class PushStore:
         return StoredReceiver(receiver=receiver, revision=stored)
 
     async def delete(self, key: str) -> None:
-        """Delete a receiver. A missing receiver stays missing.
+        """Delete a receiver. A missing receiver is not an error.
 
         Args:
             key: The key of the receiver.
@@ -157,7 +159,7 @@ class PushStore:
                 receiver = PushReceiver.model_validate_json(entry.value)
                 self.known[entry.key] = StoredReceiver(receiver=receiver, revision=entry.revision)
             except ValidationError:
-                _log.warning("push_receiver_unreadable", key=entry.key, hint="register it again")
+                _log.warning("push_receiver_unreadable", key=entry.key, hint="register the receiver again")
         if len(self._revisions) > _MAX_REVISIONS:
             self._revisions = {key: each.revision for key, each in self.known.items()}
         self.changed.set()

@@ -1,4 +1,4 @@
-"""Read the task of a workflow from its log, and follow the log as the events of a task."""
+"""Read the task of a workflow from the log, and convert new log entries to events of the task."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from pointsman_schemas.strict_json import parse
 
 __all__ = ["TaskReader", "queued_task"]
 
-_MAX_INLINE_BYTES = 1_000_000  # the artifact of a larger file has the address of the content
-_MAX_ALL_INLINE_BYTES = 4_000_000  # the same bound for all files of a task together
+_MAX_INLINE_BYTES = 1_000_000  # bytes; for a larger file, the artifact has the address of the content
+_MAX_ALL_INLINE_BYTES = 4_000_000  # bytes of all files of a task
 
 
 class TaskReader:
@@ -95,12 +95,12 @@ class TaskReader:
         queued = await find_queued_request(client.bus, client.subjects, workflow.id)
         if queued is not None:
             fold.task.CopyFrom(queued_task(queued))
-        else:  # admitted between the two reads
+        else:  # the request was admitted between the two reads
             await self._read(fold, workflow, up_to)
         return fold
 
     async def _read(self, fold: TaskFold, workflow: Workflow, up_to: Position | None) -> bool:
-        """Apply the log of a workflow to its task. Return False if there is no log."""
+        """Apply the log of a workflow to the task. Return False if there is no log."""
         found = False
         async for event in self._context.streams.history(workflow):
             found = True
@@ -112,13 +112,13 @@ class TaskReader:
     async def follow(
         self, workflow: Workflow, fold: TaskFold, *, inline: bool = True, text: AnswerText | None = None
     ) -> AsyncGenerator[Sequence[TaskEvent], None]:
-        """Follow a task from the position of a fold to its end, or until the gateway stops.
+        """Follow a task from the position of a fold to the end of the task, or until the gateway stops.
 
         Args:
             workflow: The workflow of the task.
             fold: The task so far. Each event is applied.
             inline: Put the content of small files into artifacts.
-            text: The part of the answer that the client already has: the rest is streamed while a model writes.
+            text: The part of the answer that the client already has. The rest is streamed while a model writes.
                 Default: the answer is not streamed.
 
         Yields:
@@ -144,7 +144,7 @@ class TaskReader:
                             _place(event, text)
                     yield events
         except StreamResetError:
-            return  # the client subscribes again, at this gateway or another
+            return  # the client subscribes again, at any gateway
 
     async def snapshot(self, fold: TaskFold) -> Task:
         """Return a copy of a task with the content of its small files.
@@ -161,7 +161,7 @@ class TaskReader:
         return task
 
     async def _fill(self, artifacts: Any, files: Any) -> None:
-        """Replace the addresses of small files by their content."""
+        """Replace the address of each small file with the content of the file."""
         room = _MAX_ALL_INLINE_BYTES
         for artifact in artifacts:
             number = file_number(artifact)
@@ -179,7 +179,7 @@ class TaskReader:
                 async for piece in reading:
                     pieces.append(piece)  # noqa: PERF401  # a comprehension would not close the reading
         except (NotFoundError, ContractError):
-            return  # the file was removed; its address answers with the reason
+            return  # the file was removed; a request to the address of the file gets the reason
         artifact.parts[0].raw = b"".join(pieces)
 
 
@@ -209,7 +209,7 @@ def queued_task(queued: QueuedRequest) -> Task:
 
 
 def _place(event: TaskEvent, text: AnswerText) -> None:
-    """Remove the text that the client already has from a stored answer. Add the end of this text to the position."""
+    """Remove the text that the client already has from a stored answer. Add the length and digest to the position."""
     if isinstance(event, TaskArtifactUpdateEvent) and event.last_chunk and not file_number(event.artifact):
         (part,) = event.artifact.parts
         if part.HasField("text"):

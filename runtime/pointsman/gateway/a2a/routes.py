@@ -1,4 +1,4 @@
-"""The addresses of A2A: for each team a card, JSON-RPC and HTTP+JSON, in two versions."""
+"""The routes of A2A: a card, JSON-RPC and HTTP+JSON for each team, in two versions."""
 
 from __future__ import annotations
 
@@ -42,26 +42,28 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 _CARD_PATH = "/.well-known/agent-card.json"
 _JSON_TYPE = "application/json"
 _JSON_TYPES = (_JSON_TYPE, A2A_JSON_MEDIA_TYPE)
-_CARD_MAX_AGE_S = 60  # an agent that starts or stops changes the card
-_MAX_CARDS = 1_000  # cards whose last change is kept
+_CARD_MAX_AGE_S = 60  # seconds; the card changes when an agent starts or stops
+_MAX_CARDS = 1_000  # most cards whose last change is in memory
 _VERSION = re.compile(r"(0\.3|1\.0)(\.[0-9]+)?")
 
 
 class _CallContexts(ServerCallContextBuilder):
-    """Gives each call its caller and its team."""
+    """Adds the caller and the team to the context of each call."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
 
     def build(self, request: Request) -> ServerCallContext:
         call, version = _call_of(self._context, request), _version_of(request)
-        if version and not _VERSION.fullmatch(version):  # the SDK compares the major versions alone
-            raise VersionNotSupportedError(f"the A2A-Version is {version[:20]!r}; the gateway has 1.0 and 0.3")
+        if version and not _VERSION.fullmatch(version):  # the SDK compares only the major versions
+            raise VersionNotSupportedError(
+                f"the A2A-Version is {version[:20]!r}; the gateway supports 1.0 and 0.3; send one of these versions"
+            )
         return ServerCallContext(state={"call": call, "headers": {**request.headers, "a2a-version": version}})
 
 
 def make_a2a_app(context: Context, push: PushStore, *, open: bool) -> ASGIApp:
-    """Make the application of the paths below `/a2a`.
+    """Make the application that serves the paths below `/a2a`.
 
     Args:
         context: The parts of the gateway.
@@ -72,7 +74,7 @@ def make_a2a_app(context: Context, push: PushStore, *, open: bool) -> ASGIApp:
         The application.
 
     Raises:
-        ConfigurationError: The file of the key for signatures has no such key.
+        ConfigurationError: The key file for signatures has no private key of the curve P-256.
     """
     logging.getLogger("a2a").setLevel(logging.CRITICAL)  # the SDK logs a traceback for each request that is not valid
     path = context.settings.gateway_a2a_signing_key
@@ -111,7 +113,7 @@ def _version_of(request: Request) -> str:
 
 
 def _guarded(context: Context, route: Route, *, rpc: bool) -> Route:
-    """Return a route of the SDK that serves only teams of the caller, and raises the problems of the gateway."""
+    """Wrap a route of the SDK. The route serves only teams of the caller, and raises the problems of the gateway."""
     endpoint: Endpoint = route.endpoint
 
     async def serve(request: Request) -> Response:
@@ -130,7 +132,7 @@ def _guarded(context: Context, route: Route, *, rpc: bool) -> Route:
 
 
 def _takes_plain_json(request: Request, kind: str) -> bool:
-    """Return True if a client accepts `application/json`, or sends it, and does not accept the type of A2A."""
+    """Return True if a client accepts or sends `application/json`, and does not accept the media type of A2A."""
     accepted = request.headers.get("accept", "").lower()
     return A2A_JSON_MEDIA_TYPE not in accepted and (_JSON_TYPE in accepted or kind == _JSON_TYPE)
 
@@ -144,13 +146,13 @@ def _unsupported(kind: str, *, rpc: bool) -> Response:
 
 
 def _known_team(context: Context, endpoint: Endpoint) -> Endpoint:
-    """Return an endpoint that refuses teams that do not exist for the caller."""
+    """Return an endpoint that refuses a team that does not exist or that the caller may not use."""
 
     async def serve(request: Request) -> Response:
         team, caller = request.path_params["team"], request.state.caller
         if not (is_token(team) and caller.may_use(team) and await is_known_team(context, team)):
             raise ProblemError(
-                404, "team_not_found", f"there is no team {team[:80]!r} of yours; GET /v1/teams lists them"
+                404, "team_not_found", f"there is no team {team[:80]!r} of yours; GET /v1/teams lists your teams"
             )
         return await endpoint(request)
 
@@ -158,17 +160,17 @@ def _known_team(context: Context, endpoint: Endpoint) -> Endpoint:
 
 
 class _CardChanges:
-    """Keeps the time of the last change of each card, as this gateway has seen the card."""
+    """The times of the last changes of cards, as far as this gateway has served the cards."""
 
     def __init__(self) -> None:
         self._known: OrderedDict[str, tuple[str, datetime]] = OrderedDict()
 
     def since(self, card: str, tag: str) -> datetime:
-        """Return the time of the last change of a card, or of its first request.
+        """Return the time of the last change of a card. Before a change, return the time of the first request.
 
         Args:
             card: The address of the card.
-            tag: The tag of its present content.
+            tag: The tag of the present content of the card.
 
         Returns:
             The time.
@@ -183,15 +185,15 @@ class _CardChanges:
 
 
 def _card_endpoint(context: Context, cards: CardMaker, changes: _CardChanges, *, new: bool) -> Endpoint:
-    """Return the endpoint of cards. With `new`, cards have the fields of the version 1.0 alone for each client."""
+    """Return the endpoint of cards. With `new`, cards have only the fields of the version 1.0."""
 
     async def serve(request: Request) -> Response:
         call = _call_of(context, request)
         card = await cards.card(call.caller, call.team, call.url)
         old = not new and not _version_of(request).startswith("1.")
-        # The fields of both versions are in one object: clients ignore the fields that they do not know.
+        # The card has the fields of both versions, because clients ignore unknown fields.
         shown = agent_card_to_dict(card) if old else MessageToDict(card)
-        # Two signatures of one card differ, so the tag covers the card without its signatures.
+        # Two signatures of one card differ, so the tag is computed without the signatures.
         rest = {name: value for name, value in shown.items() if name != "signatures"}
         tag = f'W/"{stable_digest(to_json(rest))}"'
         changed = changes.since(f"{call.url} {old}", tag)

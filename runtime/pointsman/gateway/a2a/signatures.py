@@ -1,4 +1,4 @@
-"""Sign agent cards, and publish the key that verifies them."""
+"""Sign agent cards, and publish the public key that verifies the signatures."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pointsman.errors import ConfigurationError
 __all__ = ["KEY_SET_NAME", "CardSigner"]
 
 KEY_SET_NAME = "keys.json"
-"""The name of the document with the key, beside the paths of the teams."""
+"""The name of the document with the public key, below `/a2a`."""
 
 
 class CardSigner:
@@ -33,7 +33,7 @@ class CardSigner:
     """
 
     def __init__(self, path: str) -> None:
-        advice = "make one with `openssl ecparam -name prime256v1 -genkey -noout -out card.pem`"
+        advice = "make a key with `openssl ecparam -name prime256v1 -genkey -noout -out card.pem`"
         try:
             self._pem = Path(path).read_bytes()
             key = load_pem_private_key(self._pem, None)

@@ -1,4 +1,4 @@
-"""Translate the log of a workflow to an A2A task and the events of its stream.
+"""Convert the log of a workflow to an A2A task, and to the events of the task.
 
 | Workflow | A2A |
 |---|---|
@@ -62,7 +62,7 @@ __all__ = [
 ]
 
 ORIGIN = "pointsman.a2a"
-"""The key of the workflow's metadata with the id of the message that began the task."""
+"""The key in the workflow's metadata for the id of the message that began the task."""
 TERMINAL = frozenset(
     {
         TaskState.TASK_STATE_COMPLETED,
@@ -77,7 +77,7 @@ INTERRUPTED = TaskState.TASK_STATE_INPUT_REQUIRED
 
 TaskEvent: TypeAlias = TaskStatusUpdateEvent | TaskArtifactUpdateEvent
 
-_MAX_HISTORY = 200  # newest messages of a task
+_MAX_HISTORY = 200  # newest messages in the history of a task
 _STATES = {
     "queued": TaskState.TASK_STATE_SUBMITTED,
     "cancelling": TaskState.TASK_STATE_SUBMITTED,
@@ -124,7 +124,7 @@ def new_task(id: str, context_id: str, state: TaskState, at: datetime) -> Task:
 
 
 def file_number(artifact: Artifact) -> int:
-    """Return the number of the file in an artifact, from 1; 0 for an artifact without a file.
+    """Return the number of the file in an artifact, from 1. Return 0 for an artifact without a file.
 
     Args:
         artifact: The artifact.
@@ -138,7 +138,7 @@ class TaskFold:
     Args:
         workflow: The workflow.
         team: The team.
-        origin: The URL of the gateway, with which the addresses of files begin.
+        origin: The URL of the gateway, for the addresses of files.
     """
 
     def __init__(self, workflow: str, team: str, origin: str) -> None:
@@ -203,11 +203,11 @@ class TaskFold:
         return events
 
     def piece_of_answer(self, text: str, *, append: bool) -> TaskArtifactUpdateEvent:
-        """Return the event for a piece of the answer that is being written. The task has no such artifact.
+        """Return the event for a piece of an unfinished answer. The task itself has no artifact for the piece.
 
         Args:
             text: The piece.
-            append: True if the piece continues the earlier pieces, False if it replaces them.
+            append: True if the piece continues the earlier pieces, False if the piece replaces the earlier pieces.
 
         Returns:
             The event, with the present position.
@@ -283,7 +283,7 @@ class TaskFold:
         return self._set(INTERRUPTED, entry, position, message)
 
     def _go_on(self, entry: Entry, position: str, line: str) -> TaskEvent:
-        """Return the event after a question is closed: another question waits, or the work continues."""
+        """Return the event after a question is closed: the next open question, or the continued work."""
         if not self.questions:
             return self._set(TaskState.TASK_STATE_WORKING, entry, position, line)
         waiting = next(iter(self.questions.values()))
@@ -358,7 +358,7 @@ class TaskFold:
 
 
 def _question_parts(entry: QuestionAsked) -> list[Part]:
-    """Return the text of a question, and the data that a person must see for an approval."""
+    """Return the text of a question, and for an approval the data that a person must read."""
     if entry.about == "information":
         return [Part(text=entry.text or "The team asks for information.", media_type="text/plain")]
     text = _SUBJECTS[entry.about]

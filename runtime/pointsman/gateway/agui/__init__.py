@@ -1,4 +1,4 @@
-"""The endpoint for front ends that speak AG-UI, the Agent User Interaction Protocol.
+"""The endpoint for front ends that use AG-UI, the Agent User Interaction Protocol.
 
 Read in this order: events, runs
 """

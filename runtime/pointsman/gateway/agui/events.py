@@ -1,4 +1,4 @@
-"""Translate the events of a workflow to the events of an AG-UI run.
+"""Convert the events of a workflow to the events of an AG-UI run.
 
 | Workflow | AG-UI |
 |---|---|
@@ -10,7 +10,7 @@
 | questions and approvals | `RUN_FINISHED` with the outcome `interrupt` |
 | failure | `RUN_ERROR` |
 
-A run closes everything that it has opened.
+Each run ends each subagent, step and message that the run has begun.
 """
 
 from __future__ import annotations
@@ -82,12 +82,12 @@ class RunEvents:
         self._state: dict[str, Any] = {
             "workflow_id": workflow, "team": team, "status": "running", "tasks": self._tasks,
         }  # fmt: skip
-        self._open: dict[str, str] = {}  # the attempt's subagent by task
+        self._open: dict[str, str] = {}  # the subagent of the open attempt, by task
         self._texts: dict[str, str] = {}  # the text of an open message, by subagent
         self._tools = 0
 
     def recall(self, entry: Entry) -> None:
-        """Take over the state of an entry that an earlier run of the thread has shown.
+        """Apply an entry that an earlier run of the thread has already sent, without events.
 
         Args:
             entry: The entry.
@@ -141,7 +141,7 @@ class RunEvents:
             The events.
         """
         subagent = f"{item.task_id}-{item.attempt}"
-        if self._open.get(item.task_id) != subagent:  # late, or before the entry about its attempt
+        if self._open.get(item.task_id) != subagent:  # the attempt has ended, or its entry has not arrived yet
             return
         if isinstance(item, Delta):
             if subagent not in self._texts:
@@ -180,7 +180,7 @@ class RunEvents:
         )
 
     def fail(self, message: str, code: str) -> Iterator[BaseEvent]:
-        """Yield the last events of a run that cannot be followed to its end.
+        """Yield the last events of a run whose end cannot be awaited.
 
         Args:
             message: The reason, and the next step.
@@ -201,7 +201,7 @@ class RunEvents:
         yield self._set(entry.task_id, agent=entry.agent, status="running")
 
     def _close(self, task: str, *, error: str = "", code: str = "", suspended: bool = False) -> Iterator[BaseEvent]:
-        """Close the attempt of a task, if it is open, and its message."""
+        """Close the open attempt of a task, if there is one, and the open message of the attempt."""
         subagent = self._open.pop(task, "")
         if not subagent:
             return
@@ -258,7 +258,7 @@ def interrupt_of(question: Question) -> Interrupt:
         question: The question.
 
     Returns:
-        The interrupt. Its id is the question's id.
+        The interrupt. The id of the interrupt is the id of the question.
     """
     subjects: Mapping[str, str] = {
         "task": f"Allow the task {question.task_id!r} of {question.agent}?",

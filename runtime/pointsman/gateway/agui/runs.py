@@ -1,7 +1,7 @@
-"""Run a team for a front end that speaks AG-UI.
+"""Run a team for a front end that uses AG-UI.
 
-A run is a workflow. A run that waits for answers ends with interrupts; a later run of the thread answers them in
-`resume` and continues with the same workflow.
+A run is a workflow. A run that waits for answers ends with interrupts. A later run of the thread has the answers in
+`resume`, and continues the same workflow.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ __all__ = ["router"]
 
 router = APIRouter(prefix="/v1/agui", tags=["agui"])
 
-_ANSWER_TIMEOUT_S = 10.0  # seconds to wait for a supervisor that reads an answer
+_ANSWER_TIMEOUT_S = 10.0  # seconds to wait until a supervisor has read an answer
 _ROLES = ("system", "developer", "user", "assistant")
 _encoder = EventEncoder()
 
 
 class RunInput(LenientBody):
-    """A `RunAgentInput` of AG-UI 1.0, with all of its fields."""
+    """A `RunAgentInput` of AG-UI 1.0, with all fields of the protocol."""
 
     model_config = ConfigDict(extra="allow")
 
     threadId: str = Field(description="The conversation.")
-    runId: str = Field(description="The run: your name for the request within the conversation.")
+    runId: str = Field(description="The id of the run: your name for the request within the conversation.")
     messages: list[dict[str, JsonValue]] = Field(description="The conversation so far, as messages of AG-UI.")
     resume: list[dict[str, JsonValue]] | None = Field(
         default=None, description="The answers to all interrupts of an earlier run."
@@ -59,9 +59,10 @@ class RunInput(LenientBody):
 @router.post(
     "/{team}",
     summary="Run a team",
-    description="Run a team by the Agent User Interaction Protocol (AG-UI 1.0). The response is a stream of AG-UI "
-    "events. A repeated `runId` of a thread is the same workflow. A run that waits for answers finishes with the "
-    "outcome `interrupt`; a run with `resume` answers all of its interrupts and continues. When the client "
+    description="Run a team through the Agent User Interaction Protocol (AG-UI 1.0). The response is a stream of AG-UI "
+    "events. A repetition of a request with the same `runId` and thread is the same workflow. A run that waits for "
+    "answers finishes with the outcome `interrupt`. A later run with `resume` answers all interrupts and continues "
+    "the workflow. When the client "
     "disconnects, the workflow is cancelled, unless the request has an `Idempotency-Key`.",
     response_class=StreamingResponse,
     responses={200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}, **problems(404, 409, 410)},
@@ -142,7 +143,7 @@ async def _stream(
                     return
     except StreamResetError:
         ended = True  # the gateway stops, and the workflow continues
-        for event in events.fail("the gateway stops; send the same run again", "gateway_stopping"):
+        for event in events.fail("the gateway stops; send the run again", "gateway_stopping"):
             yield _frame(event)
     finally:
         if not ended and not detached:
@@ -150,7 +151,7 @@ async def _stream(
 
 
 async def _open_questions(context: Context, workflow: Workflow) -> Sequence[Question]:
-    """Return the questions that wait for an answer; none if a person has answered since the log was written."""
+    """Return the open questions; an empty list if a person has answered since the entry of the log."""
     return await context.client.operations.questions(workflow.id)
 
 
@@ -164,17 +165,19 @@ async def _resume(
     """Answer the interrupts of a workflow.
 
     Returns:
-        The workflow, and the entries of its log up to the newest of the answered questions.
+        The workflow, and the entries of the log up to the newest answered question.
 
     Raises:
-        ProblemError: The answers belong to several workflows or to another team, do not cover all open questions, or
-            come too late.
+        ProblemError: The answers belong to several workflows or to another team, an open question has no answer, or an
+            answer is too late.
         NotFoundError: There is no such workflow.
     """
     ids = {each.interrupt_id: each for each in answers}
     workflows = {name.rpartition("-")[0] or name for name in ids}
     if len(workflows) != 1:
-        raise ProblemError(422, "several_workflows", "resume answers the interrupts of several runs; answer one run")
+        raise ProblemError(
+            422, "several_workflows", "resume answers the interrupts of several runs; answer the interrupts of one run"
+        )
     workflow = await context.find(caller, workflows.pop())
     if workflow.team != team:
         raise ProblemError(422, "wrong_team", f"the interrupts belong to the team {workflow.team}, and not to {team}")

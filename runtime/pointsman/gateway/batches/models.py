@@ -21,7 +21,7 @@ _INPUTS: TypeAdapter[list[str | dict[str, JsonValue]]] = TypeAdapter(Annotated[I
 
 
 def _rows_or_upload(value: object) -> object:
-    """Validate rows and the id of an upload separately: the union would report the errors of both."""
+    """Validate rows and the id of an upload separately, because a union would report the errors of both types."""
     if not isinstance(value, str):
         return _INPUTS.validate_python(value)
     if not re.fullmatch(FILE_ID_PATTERN, value):
@@ -38,7 +38,7 @@ class BatchOptions(Body):
 
     team: TeamName = Field(description="The team that is to serve the rows.")
     concurrency: Annotated[int, Field(ge=1, le=MAX_CONCURRENCY)] = Field(
-        default=10, description="Workflows that run at a time."
+        default=10, description="Largest number of workflows that run at the same time."
     )
     deadline: Annotated[float, Field(ge=0.001, le=MAX_DEADLINE_S)] | None = Field(
         default=None, description="Seconds from the admission of a row to its deadline. Default: the team's deadline."
@@ -46,15 +46,15 @@ class BatchOptions(Body):
 
 
 class BatchRequest(Body):
-    """A batch with its rows, or with an upload that has them."""
+    """A batch with its rows, or with an upload that contains the rows."""
 
     team: TeamName = Field(description="The team that is to serve the rows.")
     inputs: RowsOrUpload = Field(
         description="The rows: texts, or objects for teams that expect fields. Or the id of an upload with one JSON "
-        "text or object a line."
+        "text or object per line."
     )
     concurrency: Annotated[int, Field(strict=True, ge=1, le=MAX_CONCURRENCY)] = Field(
-        default=10, description="Workflows that run at a time."
+        default=10, description="Largest number of workflows that run at the same time."
     )
     deadline: Deadline | None = Field(
         default=None, description="Seconds from the admission of a row to its deadline. Default: the team's deadline."
@@ -66,7 +66,7 @@ class BatchCounts(BaseModel):
     """Numbers of rows."""
 
     completed: int = Field(default=0, description="Rows that have completed.")
-    partial: int = Field(default=0, description="Rows with an answer that has gaps.")
+    partial: int = Field(default=0, description="Rows with an incomplete answer.")
     failed: int = Field(default=0, description="Rows that have failed.")
     cancelled: int = Field(default=0, description="Rows that were cancelled.")
     running: int = Field(default=0, description="Rows whose workflow runs.")
@@ -77,13 +77,13 @@ class BatchCounts(BaseModel):
 class BatchView(BaseModel):
     """A batch."""
 
-    id: str = Field(description="The id, which is the correlation id of the workflows.")
+    id: str = Field(description="The id of the batch, which is also the correlation id of the workflows.")
     team: str = Field(description="The team.")
-    status: BatchStatus = Field(description="`completed` once each row has ended, whatever its status is.")
+    status: BatchStatus = Field(description="The status; `completed` as soon as each row has ended with any status.")
     total: int = Field(description="Number of rows.")
     counts: BatchCounts = Field(description="Numbers of rows by status.")
     usage: UsageView = Field(description="Usage of the rows that have ended.")
-    concurrency: int = Field(description="Workflows that run at a time.")
+    concurrency: int = Field(description="Largest number of workflows that run at the same time.")
     caller: str = Field(description="The caller.")
     created_at: AwareDatetime = Field(description="Time of the batch.")
     ended_at: AwareDatetime | None = Field(default=None, description="Time of the end.")

@@ -1,4 +1,4 @@
-"""Create, read, list and cancel batches, and read their results."""
+"""Create, read, list and cancel batches, and read the results of batches."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ _BODY: dict[str, Any] = {
         "required": True,
         "content": {
             "application/json": {"schema": {"$ref": "#/components/schemas/BatchRequest"}},
-            _LINES: {"schema": {"type": "string", "description": "One JSON text or object a line."}},
+            _LINES: {"schema": {"type": "string", "description": "One JSON text or object per line."}},
         },
     }
 }
 _RESULTS: dict[int | str, dict[str, Any]] = {
     200: {
-        "description": "One BatchResult a line, in the order of the rows.",
+        "description": "One BatchResult per line, in the order of the rows.",
         "content": {_LINES: {"schema": {"$ref": "#/components/schemas/BatchResult"}}},
     },
     **problems(404),
@@ -60,13 +60,14 @@ _RESULTS: dict[int | str, dict[str, Any]] = {
     "",
     status_code=202,
     summary="Create a batch",
-    description="Send each row as a request of its own. The body is a list in JSON, or one JSON text or object a line "
-    "with the type `application/jsonl` and the options in the query. All rows are checked and stored first: a batch "
-    "with an invalid row is refused as a whole. The gateways then send the rows, and each row is done once.",
+    description="Send each row as a separate request. The body is a JSON object with a list of rows. Or the body has "
+    "the type `application/jsonl` with one JSON text or object per line, and the options are in the "
+    "query. All rows are first checked and stored, so a batch with an invalid row is refused as a whole. "
+    "The gateways then send each row once.",
     openapi_extra=_BODY,
     responses={
         202: {
-            "description": "The batch is stored, and continues without the client.",
+            "description": "The batch is stored. The batch continues without the client.",
             "headers": {"Location": {"description": "The path of the batch.", "schema": {"type": "string"}}},
         },
         **problems(404, 408, 409, 410, 415),
@@ -79,15 +80,19 @@ async def create_batch(
     batches: BatchesArg,
     response: Response,
     team: Annotated[str | None, Query(description="For lines: the team.")] = None,
-    concurrency: Annotated[int | None, Query(description="For lines: workflows at a time, at most 100.")] = None,
-    deadline: Annotated[float | None, Query(description="For lines: seconds for each row.")] = None,
+    concurrency: Annotated[
+        int | None, Query(description="For lines: largest number of workflows that run at the same time, at most 100.")
+    ] = None,
+    deadline: Annotated[
+        float | None, Query(description="For lines: seconds from the admission of a row to its deadline.")
+    ] = None,
     idempotency_key: Annotated[
         str | None,
         Header(
             min_length=1,
             max_length=MAX_CALLER_ID_CHARS,
-            description="Your name for the batch. The same batch again under the same key is the same batch, and a "
-            "different batch is refused.",
+            description="Your name for the batch. A repetition of the request with the same key is the same batch. A "
+            "different batch with the same key is refused.",
         ),
     ] = None,
 ) -> BatchView:
@@ -124,7 +129,7 @@ async def create_batch(
 
 @router.get("", summary="List batches", responses=problems())
 async def list_batches(caller: CallerArg, batches: BatchesArg) -> BatchPage:
-    """List your newest 100 batches; as an operator, the batches of all callers."""
+    """List your newest 100 batches. An operator gets the batches of all callers."""
     return BatchPage(batches=[_view(batches, record) for record in batches.listed(_owner(caller))])
 
 
@@ -138,7 +143,8 @@ async def get_batch(batch_id: BatchPath, caller: CallerArg, batches: BatchesArg)
     "/{batch_id}/results",
     summary="Read the results of a batch",
     description="Read the results of the rows that have ended, in the order of the rows. Rows that have not ended are "
-    "left out: read the results again later, or after the newest row that you have without a gap.",
+    "missing. To get these rows, read the results again later, with `after` set to the last row before "
+    "the first missing row.",
     response_class=StreamingResponse,
     responses=_RESULTS,
 )
@@ -146,7 +152,7 @@ async def get_results(
     batch_id: BatchPath,
     caller: CallerArg,
     batches: BatchesArg,
-    after: Annotated[int, Query(ge=0, le=1_000_000_000, description="Only rows after this one.")] = 0,
+    after: Annotated[int, Query(ge=0, le=1_000_000_000, description="Only rows after the row of this number.")] = 0,
 ) -> Response:
     """Send the results of a batch."""
     record = await batches.find(batch_id, _owner(caller))
@@ -211,7 +217,7 @@ async def _pieces_of(body: BatchRequest, context: Context, caller: Caller) -> As
 
 
 def _owner(caller: Caller) -> str:
-    """Return the caller whose batches a caller may see; empty for the batches of all callers."""
+    """Return the caller name by which batches are filtered; empty for an operator, for the batches of all callers."""
     return "" if caller.operator else caller.name
 
 

@@ -33,8 +33,14 @@ _UPLOAD = {
                 "schema": {
                     "type": "object",
                     "properties": {
-                        "file": {**_BINARY, "description": "The file. Its part has the name and the media type."},
-                        "purpose": {"type": "string", "description": "Ignored; clients of OpenAI's API send it."},
+                        "file": {
+                            **_BINARY,
+                            "description": "The file. The headers of this part have the name and the media type.",
+                        },
+                        "purpose": {
+                            "type": "string",
+                            "description": "Ignored; clients of OpenAI's API send this field.",
+                        },
                     },
                     "required": ["file"],
                 }
@@ -51,8 +57,8 @@ _CONTENT: dict[int | str, dict[str, Any]] = {
         },
         "content": {"*/*": {"schema": _BINARY}},
     },
-    206: {"description": "The range of the request.", "content": {"*/*": {"schema": _BINARY}}},
-    304: {"description": "The client has the file: `If-None-Match` names its digest."},
+    206: {"description": "The requested range.", "content": {"*/*": {"schema": _BINARY}}},
+    304: {"description": "The client has the file, because `If-None-Match` has the digest of the file."},
     **problems(404, 410, 416),
 }
 FilePath = Annotated[str, Path(pattern=FILE_ID_PATTERN, description="The id of the file.")]
@@ -60,9 +66,9 @@ DigestPath = Annotated[str, Path(pattern=DIGEST_PATTERN, description="The SHA-25
 
 
 class FileObject(BaseModel):
-    """An upload. The fields of OpenAI's API have the names that this API gives them."""
+    """An upload. Fields that OpenAI's API also has have the names of that API."""
 
-    id: str = Field(description="The id, for requests that use the file.")
+    id: str = Field(description="The id. Requests name the file by this id.")
     object: Literal["file"] = Field(default="file", description="Always `file`.")
     filename: str = Field(description="The name.")
     media_type: str = Field(description="The media type.")
@@ -99,7 +105,7 @@ class WorkflowFileView(BaseModel):
     media_type: str = Field(description="The media type.")
     size: int = Field(description="The size in bytes.")
     sha256: str = Field(description="The SHA-256 of the content.")
-    origin: str = Field(description="`request`, or the task that returned the file.")
+    origin: str = Field(description="`request` for a file of the request; otherwise the task that returned the file.")
     url: str = Field(description="The path of the content.")
 
 
@@ -113,9 +119,9 @@ class WorkflowFiles(BaseModel):
     "/files",
     status_code=201,
     summary="Upload a file",
-    description="Store a file for requests that are sent within a day. The body is the file with its media type as "
-    "`Content-Type`, or a form with the part `file`. The body is stored while it arrives. The same file again is the "
-    "same upload.",
+    description="Store a file for requests that are sent within a day. The body is the file, with the media type as "
+    "`Content-Type`, or a form with the part `file`. The body is stored piece by piece. A repeated upload "
+    "of the same file has the same id.",
     openapi_extra=_UPLOAD,
     responses=problems(408),
 )
@@ -124,7 +130,7 @@ async def upload_file(
     context: ContextArg,
     caller: CallerArg,
     name: Annotated[
-        str, Query(min_length=1, max_length=255, description="The name of a file that is the body itself.")
+        str, Query(min_length=1, max_length=255, description="The name of the file, if the body is the file.")
     ] = "file",
 ) -> FileObject:
     """Store a file."""
@@ -148,7 +154,8 @@ async def get_file(file_id: FilePath, context: ContextArg, caller: CallerArg) ->
 @router.get(
     "/files/{file_id}/content",
     summary="Download an upload",
-    description="Download an upload of the caller. `Range` asks for a part, `If-None-Match` for a changed file.",
+    description="Download an upload of the caller. `Range` selects a part. With `If-None-Match`, only a changed file "
+    "is sent.",
     response_class=Response,
     responses=_CONTENT,
 )
@@ -177,7 +184,8 @@ async def list_workflow_files(workflow_id: WorkflowPath, context: ContextArg, ca
 @router.get(
     "/workflows/{workflow_id}/files/{digest}",
     summary="Download a file of a workflow",
-    description="Download a file of a workflow. `Range` asks for a part, `If-None-Match` for a changed file.",
+    description="Download a file of a workflow. `Range` selects a part. With `If-None-Match`, only a changed file is "
+    "sent.",
     response_class=Response,
     responses=_CONTENT,
 )
@@ -188,7 +196,9 @@ async def get_workflow_file(
     for each in await _files_of(context, caller, workflow_id):
         if each.file.sha256 == digest:
             return await download(each.file, context.files.read, request.headers)
-    raise NotFoundError(f"the workflow {workflow_id} has no such file; GET /v1/workflows/{workflow_id}/files lists all")
+    raise NotFoundError(
+        f"the workflow {workflow_id} has no such file; GET /v1/workflows/{workflow_id}/files lists the files"
+    )
 
 
 async def _files_of(context: Context, caller: Caller, workflow: str) -> list[WorkflowFile]:

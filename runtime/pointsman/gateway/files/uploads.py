@@ -1,8 +1,8 @@
 """Receive files in pieces, and find the uploads of a caller.
 
-The id of an upload names its object in the store. It has a digest of the caller, the name and the media type, and the
-digest of the content. So no table of uploads exists: a gateway reads the object, computes the first digest again, and
-refuses another caller. The same upload again is the same file.
+The id of an upload identifies an object in the store. The id contains a digest of the caller, the name and the media
+type, and a digest of the content. No table of uploads is needed, because a gateway reads the object, computes the first
+digest again, and refuses a different caller. A repeated upload has the same id.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _UNKNOWN_TYPES = ("", "application/octet-stream")
 
 
 def expires_at(stored: StoredFile) -> datetime:
-    """Return the time after which no new request may use an upload: retention may then remove the file.
+    """Return the time after which no new request may use an upload. Retention may then remove the file.
 
     Args:
         stored: The upload.
@@ -61,7 +61,7 @@ async def find_upload(store: FileStore, caller: Caller, id: str) -> StoredFile:
         found = await store.find(owner, digest)
         if found is not None and owner == _owner(caller, found.file.name, found.file.media_type):
             return found
-    raise NotFoundError(f"there is no file {id[:120]!r} of yours; upload it with POST /v1/files")
+    raise NotFoundError(f"there is no file {id[:120]!r} of yours; upload the file with POST /v1/files")
 
 
 async def usable_files(store: FileStore, caller: Caller, ids: Iterable[str]) -> Sequence[File]:
@@ -83,13 +83,13 @@ async def usable_files(store: FileStore, caller: Caller, ids: Iterable[str]) -> 
     for id in ids:
         found = await find_upload(store, caller, id)
         if datetime.now(UTC) > expires_at(found):
-            raise ProblemError(410, "file_expired", f"the file {found.file.name!r} has expired; upload it again")
+            raise ProblemError(410, "file_expired", f"the file {found.file.name!r} has expired; upload the file again")
         files.append(found.file)
     return files
 
 
 async def store_bytes(store: FileStore, caller: Caller, name: str, media_type: str, content: bytes) -> File:
-    """Store a file of a request that has its content.
+    """Store a file whose content is in a request.
 
     Args:
         store: The files of the namespace.
@@ -116,14 +116,14 @@ async def receive_file(
         caller: The caller.
         body: The pieces of the body.
         content_type: The content type of the request. With `multipart/form-data`, the part `file` is the file.
-        name: The name of the file, for a body that is the file itself.
+        name: The name of the file, if the body is the file.
         max_bytes: Largest size of a file, in bytes.
 
     Returns:
         The reference to the file.
 
     Raises:
-        ProblemError: The file is too large, or a form has no file or several files.
+        ProblemError: The file is too large, or the form has no file or several files.
     """
     kind, options = parse_options_header(content_type)
     if kind != b"multipart/form-data":
@@ -148,7 +148,7 @@ async def receive_file(
             elif form is not None:
                 file, form = await form.finish(), None
     if file is None:
-        raise ProblemError(422, "no_file", "the form has no whole part `file`; send the file in this part")
+        raise ProblemError(422, "no_file", "the form has no complete part `file`; send the file in this part")
     return file
 
 
@@ -183,13 +183,13 @@ class _Writer:
 
 
 def _plain_name(name: str) -> str:
-    """Return a name without folders and control characters."""
+    """Return the name of a file without folders and control characters."""
     plain = _FORBIDDEN.sub("", re.split(r"[/\\]", name)[-1])[:255]
     return plain if plain not in ("", ".", "..") else _UNNAMED
 
 
 class _Event(NamedTuple):
-    """A step of a form: the headers of a part that begins, a piece of the part, or its end, without both."""
+    """A step of a form: the headers of a new part, or a piece of the part. Without both, the part ends."""
 
     headers: Mapping[str, str] | None = None
     data: bytes | None = None

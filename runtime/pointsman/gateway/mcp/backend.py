@@ -1,4 +1,4 @@
-"""The calls that a server of MCP makes for one caller, and those calls by a client of the namespace."""
+"""The operations that an MCP server needs for one caller, and an implementation with a client of the namespace."""
 
 from __future__ import annotations
 
@@ -21,20 +21,19 @@ from pointsman_schemas.log import Entry
 __all__ = ["Backend", "CallRefusedError", "ClientBackend", "StreamItem", "find_tool"]
 
 StreamItem: TypeAlias = Entry | Progress | Delta | Outcome | None
-"""An entry of the log, a report of an agent, a piece of the text that an agent writes, the outcome, or None if nothing
-has happened for some seconds."""
+"""An entry of the log, a report of an agent, a piece of an agent's text, the outcome, or None after idle seconds."""
 
-ANSWER_GRACE_S = 5.0  # seconds after the deadline in which a team answers with the results that the team has
+ANSWER_GRACE_S = 5.0  # seconds after the deadline in which a team can still answer with partial results
 _ENDED = ("completed", "partial", "failed", "cancelled")
-_MAX_ITEMS = 1_000  # items of a stream that wait for a slow reader
+_MAX_ITEMS = 1_000  # items of a stream that are queued for a slow reader
 
 
 class CallRefusedError(PointsmanError):
-    """A call that the caller may not make, or may not make now."""
+    """A call that the caller may not make at all, or not at present."""
 
 
 class Backend(Protocol):
-    """The calls for one caller."""
+    """The operations for one caller."""
 
     @property
     def client(self) -> Client:
@@ -48,7 +47,7 @@ class Backend(Protocol):
 
     @property
     def stopping(self) -> bool:
-        """True if this process stops: calls end, and their workflows continue."""
+        """True if this process stops. Calls then end, but the workflows of the calls continue."""
         ...
 
     async def tools(self) -> Sequence[TeamTool]:
@@ -68,11 +67,11 @@ class Backend(Protocol):
         ...
 
     async def ended(self, before: str | None, most: int) -> tuple[Sequence[WorkflowItem], str | None]:
-        """Return a page of the caller's workflows that have ended, the newest first, and the cursor of the next."""
+        """Return a page of the caller's ended workflows, the newest first, and the cursor of the next page."""
         ...
 
     def follow(self, workflow: Workflow) -> AsyncGenerator[StreamItem, None]:
-        """Yield the entries, reports and texts of a workflow, and its outcome unless this process stops before."""
+        """Yield the entries, reports and texts of a workflow, and then the outcome. End early if this process stops."""
         ...
 
 
@@ -90,7 +89,7 @@ async def find_tool(backend: Backend, name: str) -> TeamTool | None:
 
 
 class ClientBackend:
-    """The calls of the user of a client to one team.
+    """The operations for the user of a client, with one team.
 
     Args:
         client: A connected client.
@@ -107,7 +106,7 @@ class ClientBackend:
         self._deadline = deadline
 
     async def tools(self) -> Sequence[TeamTool]:
-        """Return the tool of the team, also while no supervisor of the team is live."""
+        """Return the tool of the team, also if no supervisor of the team is live."""
         found = [TeamTool.of(card) for card in await self.client.operations.teams() if card.name == self._team]
         return found[:1] or [TeamTool(self._team)]
 
@@ -178,13 +177,13 @@ class ClientBackend:
         ], None
 
     async def follow(self, workflow: Workflow) -> AsyncGenerator[StreamItem, None]:
-        """Yield the entries, reports and texts of a workflow as far as the user may read them, and then the outcome.
+        """Yield the entries, reports and texts of a workflow that the user may read, and then the outcome.
 
         Args:
             workflow: The workflow.
 
         Yields:
-            The items; the outcome is the last.
+            The items. The last item is the outcome.
 
         Raises:
             PeerError: The workflow has not ended in time.
@@ -193,7 +192,7 @@ class ClientBackend:
         limit = self._deadline + ANSWER_GRACE_S
 
         async def read_events() -> None:
-            with suppress(PointsmanError):  # the outcome does not depend on the events
+            with suppress(PointsmanError):  # the outcome is read separately, so lost events are harmless
                 async for event in workflow.events():
                     await items.put(event)
 
@@ -203,7 +202,7 @@ class ClientBackend:
                     await asyncio.Event().wait()
 
         async def add_text(piece: Delta) -> None:
-            with suppress(asyncio.QueueFull):  # the outcome has the whole text
+            with suppress(asyncio.QueueFull):  # the outcome contains the whole text
                 items.put_nowait(piece)
 
         async def read_outcome() -> None:

@@ -1,4 +1,4 @@
-"""Serve a call of a tool: begin a workflow, report its progress, ask its questions, and return its outcome."""
+"""Serve a call of a tool: begin a workflow, report progress, put questions to the client, and return the outcome."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ _log = get_logger(__name__)
 CallResult: TypeAlias = "types.CallToolResult | types.InputRequiredResult"
 
 _CANCEL_TIMEOUT_S = 10.0  # seconds to send the cancellation of an abandoned call
-_QUESTION_TIMEOUT_S = 10.0  # seconds until a question that the log names is stored
+_QUESTION_TIMEOUT_S = 10.0  # seconds to wait until a question that the log names is stored
 _POLL_INTERVAL_S = 0.1
 _RESTART_S = 3.0  # seconds to wait for a supervisor of the team
 _MAX_KEY_CHARS = 200
-_FIRST_WITH_INPUT_REQUIRED = "2026-07-28"  # the version of MCP since which a result may ask for input
+_FIRST_WITH_INPUT_REQUIRED = "2026-07-28"  # the first version of MCP in which a result may ask for input
 
 
 async def serve_call(
@@ -45,8 +45,8 @@ async def serve_call(
 ) -> CallResult:
     """Serve a call up to the outcome, or up to a question that the client must put to a person.
 
-    A cancelled call cancels its workflow. A call that a stopping process gives up leaves its workflow running: the
-    client calls again with the state of the result.
+    If the call is cancelled, the workflow is cancelled. If the process stops, the call ends and the workflow continues.
+    The client then calls again with the request state of the result.
 
     Args:
         ctx: The context of the request.
@@ -106,8 +106,9 @@ async def _wait(
         ctx: The context of the request.
         workflow: The workflow.
         backend: The calls of the caller.
-        since: Report the progress of entries after this time. Default: all.
-        answered: Questions that this call answers, or leaves open because the person closed the form.
+        since: Report the progress of entries after this time. Default: all entries.
+        answered: Questions that this call does not put to the person again. They are answered, or the person closed the
+            form.
         problems: Problems of answers that were not accepted.
 
     Returns:
@@ -123,7 +124,7 @@ async def _wait(
 
 @asynccontextmanager
 async def cancelling(workflow: Workflow, backend: Backend) -> AsyncIterator[None]:
-    """Cancel a workflow if the call that waits for it is cancelled, unless the whole process stops.
+    """Cancel a workflow if the call that waits for the workflow is cancelled. Do nothing if the whole process stops.
 
     Args:
         workflow: The workflow.
@@ -163,7 +164,7 @@ async def result_files(backend: Backend, workflow: str) -> list[File]:
         workflow: The workflow.
 
     Returns:
-        The files, in the order of the log; none if the caller may not read the log.
+        The files, in the order of the log; an empty list if the caller may not read the log.
     """
     with suppress(PointsmanError):
         return [each.file for each in await backend.client.files(workflow) if each.origin != "request"]
@@ -171,7 +172,7 @@ async def result_files(backend: Backend, workflow: str) -> list[File]:
 
 
 async def _tool(params: types.CallToolRequestParams, backend: Backend) -> TeamTool:
-    """Return the tool of a call. A supervisor that restarts, or a gateway that has just started, gets some seconds."""
+    """Return the tool of a call. Wait some seconds for a supervisor that restarts, or after a start of the gateway."""
     until = monotonic() + _RESTART_S
     while True:
         if (tool := await find_tool(backend, params.name)) is not None:
@@ -179,15 +180,13 @@ async def _tool(params: types.CallToolRequestParams, backend: Backend) -> TeamTo
         if monotonic() >= until:
             break
         await asyncio.sleep(_POLL_INTERVAL_S)
-    raise MCPError(
-        types.INVALID_PARAMS, f"there is no tool {params.name[:80]!r} for you; tools/list names the tools there are"
-    )
+    raise MCPError(types.INVALID_PARAMS, f"there is no tool {params.name[:80]!r} for you; tools/list lists your tools")
 
 
 async def _resume(params: types.CallToolRequestParams, backend: Backend) -> tuple[Workflow, dict[str, str]]:
-    """Return the workflow that the state names, after its questions have the responses of this call.
+    """Return the workflow in the request state, after answering its questions with the responses of this call.
 
-    The state is the id of the workflow. A changed state gains nothing: the caller may see only its own workflows.
+    The state is the id of the workflow. The state needs no protection, because a caller may only see its own workflows.
 
     Raises:
         MCPError: The state names no workflow of the tool.
@@ -197,7 +196,9 @@ async def _resume(params: types.CallToolRequestParams, backend: Backend) -> tupl
     with suppress(NotFoundError):
         workflow = await backend.find(state) if is_token(state) else None
     if workflow is None or workflow.team != params.name:
-        raise MCPError(types.INVALID_PARAMS, "this tool has not sent this request state; call again")
+        raise MCPError(
+            types.INVALID_PARAMS, "this tool has not sent this request state; call again without a request state"
+        )
     problems: dict[str, str] = {}
     if params.input_responses:
         questions = await open_questions(backend, workflow.id)
@@ -255,12 +256,12 @@ class _Follower:
         await self._ctx.session.report_progress(float(self._reports), message=line)
 
     async def _ask(self, id: str) -> types.InputRequiredResult | None:
-        """Put a question to a person: as the result of this call, or, on an older wire, by a request to the client."""
+        """Put a question to a person, as the result of this call or (older protocol) by a request to the client."""
         if not self._elicits or id in self._answered:
             return None
         question = await self._find(id)
         if question is None:
-            return None  # it has been answered already
+            return None  # the question has already been answered
         if self._ctx.session.can_send_request:
             self._asking[id] = asyncio.create_task(self._elicit(question))
             return None
@@ -276,7 +277,7 @@ class _Follower:
         )
 
     async def _find(self, id: str) -> Question | None:
-        """Return an open question. The log names a question shortly before the question is stored."""
+        """Return an open question. Wait until the question is stored, because the log has the question earlier."""
         with suppress(TimeoutError):
             async with asyncio.timeout(_QUESTION_TIMEOUT_S):
                 while id in (await self._backend.view(self._workflow.id)).questions:
@@ -297,13 +298,18 @@ class _Follower:
                 )
                 problems = await answer_questions(self._backend, [question], {question.id: response})
             except (MCPError, PointsmanError) as error:
-                _log.info("mcp_question_not_put", question=question.id, error=str(error), hint="answer it by a command")
+                _log.info(
+                    "mcp_question_not_put",
+                    question=question.id,
+                    error=str(error),
+                    hint="answer the question by a command",
+                )
                 return
             if not (problem := problems.get(question.id, "")):
                 return
 
     def _given_up(self) -> CallResult:
-        """Return the result of a call whose process stops: the workflow continues."""
+        """Return the result of a call if the process stops. The workflow continues."""
         if self._ctx.protocol_version >= _FIRST_WITH_INPUT_REQUIRED:
             return types.InputRequiredResult(request_state=self._workflow.id)
         return error_result(

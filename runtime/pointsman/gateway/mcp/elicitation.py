@@ -1,4 +1,4 @@
-"""Show a question of a workflow as an elicitation, and give the person's response to the workflow."""
+"""Convert a question of a workflow to an elicitation, and answer the question with the person's response."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pointsman_schemas.strict_json import compact_json
 
 __all__ = ["answer_questions", "elicitation_of", "form_of", "may_elicit", "open_questions"]
 
-_ANSWER_TIMEOUT_S = 10.0  # seconds to wait for a supervisor that reads the answer
+_ANSWER_TIMEOUT_S = 10.0  # seconds to wait until a supervisor has read the answer
 _PRIMITIVES = ("string", "number", "integer", "boolean")
 _ANSWER = "answer"
 _REASON_FORM: dict[str, Any] = {
@@ -38,7 +38,7 @@ def may_elicit(ctx: ServerRequestContext[Any, Any]) -> bool:
 
 
 async def open_questions(backend: Backend, workflow: str) -> Sequence[Question]:
-    """Return the questions for which a workflow waits.
+    """Return the open questions of a workflow.
 
     Args:
         backend: The calls of the caller.
@@ -68,7 +68,7 @@ def elicitation_of(question: Question, problem: str = "") -> types.ElicitRequest
 
 
 def form_of(question: Question) -> dict[str, Any]:
-    """Return the form for a question. MCP allows flat objects only: any other answer is in the field `answer`.
+    """Return the form for a question. MCP allows only flat objects, so a different answer is in the field `answer`.
 
     Args:
         question: The question.
@@ -91,7 +91,7 @@ def form_of(question: Question) -> dict[str, Any]:
 async def answer_questions(
     backend: Backend, questions: Sequence[Question], responses: Mapping[str, object]
 ) -> dict[str, str]:
-    """Give the responses to elicitations to the workflow. A response without a question is ignored.
+    """Answer questions with the responses to elicitations. A response without an open question is ignored.
 
     Args:
         backend: The calls of the caller.
@@ -106,7 +106,7 @@ async def answer_questions(
     for question in questions:
         response = responses.get(question.id)
         if not isinstance(response, types.ElicitResult) or response.action == "cancel":
-            continue  # the person has closed the form: the question still waits
+            continue  # the person has closed the form, so the question is still open
         content: Mapping[str, Any] = response.content or {}
         try:
             if response.action == "decline":
@@ -137,7 +137,7 @@ def _answer_of(question: Question, content: Mapping[str, Any]) -> JsonValue:
 
 
 def _is_flat(schema: Mapping[str, Any]) -> bool:
-    """Return True for an object whose fields are texts, numbers and truth values."""
+    """Return True for an object whose fields are only strings, numbers and booleans."""
     fields = schema.get("properties")
     return (
         schema.get("type") == "object"

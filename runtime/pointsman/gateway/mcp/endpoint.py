@@ -1,4 +1,4 @@
-"""Serve MCP over streamable HTTP: each request is complete in itself, so any replica serves it."""
+"""Serve MCP over streamable HTTP. Requests need no session, so any replica can serve each request."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def mcp_routes(context: Context) -> Sequence[BaseRoute]:
 
 
 class _Endpoint:
-    """An ASGI application. Each request has a transport of its own, which ends with the request."""
+    """An ASGI application. Each request has its own transport, which ends with the request."""
 
     def __init__(self, context: Context) -> None:
         def backend_of(ctx: ServerRequestContext[Any, Any]) -> GatewayBackend:
@@ -68,12 +68,13 @@ class _Endpoint:
 
         self._context = context
         self._server = make_server(backend_of)
-        logging.getLogger("mcp.server.streamable_http_manager").setLevel(logging.WARNING)  # two lines a request
+        # the SDK logs two lines for each request
+        logging.getLogger("mcp.server.streamable_http_manager").setLevel(logging.WARNING)
         logging.getLogger("mcp.server.streamable_http").setLevel(logging.WARNING)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["method"] != "POST":
-            # There are no sessions, so there is no stream except for a request's own stream, and no session to delete.
+            # Without sessions, there is no stream to open by GET, and no session to delete.
             raise ProblemError(405, "method_not_allowed", "send each message by POST", headers={"allow": "POST"})
         manager = StreamableHTTPSessionManager(
             self._server, stateless=True, max_request_body_size=self._context.settings.gateway_max_body
@@ -83,7 +84,7 @@ class _Endpoint:
 
 
 class GatewayBackend:
-    """The calls of a caller of the gateway.
+    """The operations for a caller of the gateway.
 
     Args:
         context: The parts of the gateway.
@@ -160,10 +161,10 @@ class GatewayBackend:
         return await self._context.view(self._caller, workflow)
 
     async def ended(self, before: str | None, most: int) -> tuple[Sequence[WorkflowItem], str | None]:
-        """Return a page of the caller's workflows that have ended, the newest first.
+        """Return a page of the caller's ended workflows, the newest first.
 
         Args:
-            before: The cursor of the page; None for the first.
+            before: The cursor of the page; None for the first page.
             most: The greatest number of workflows.
 
         Returns:
@@ -175,13 +176,13 @@ class GatewayBackend:
         return [item_of(row) for row in rows[:most]], cursor
 
     async def follow(self, workflow: Workflow) -> AsyncGenerator[StreamItem, None]:
-        """Yield the entries, reports and texts of a workflow, and its outcome unless the gateway stops before.
+        """Yield the entries, reports and texts of a workflow, and then the outcome. End early if the gateway stops.
 
         Args:
             workflow: The workflow.
 
         Yields:
-            The items; the outcome is the last.
+            The items. The last item is the outcome.
         """
         position: Position | None = None
         outcome: Outcome | None = None
@@ -206,7 +207,7 @@ class GatewayBackend:
 
 @contextmanager
 def _problems_as_refusals() -> Iterator[None]:
-    """Raise the problem of a call as a refusal of the tool."""
+    """Convert a problem of the gateway to `CallRefusedError`."""
     try:
         yield
     except ProblemError as problem:

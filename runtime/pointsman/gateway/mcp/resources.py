@@ -1,4 +1,4 @@
-"""Outcomes of workflows and files that workflows returned, as resources."""
+"""List and read the outcomes and the files of workflows as resources."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from pointsman_schemas.ids import TOKEN_PATTERN
 __all__ = ["TEMPLATES", "list_resources", "read_resource"]
 
 _PAGE = 50  # resources of a page
-_MAX_FILE_BYTES = 8_000_000  # bytes of a file in a result, which is JSON in memory; a command saves larger files
+# bytes of a file in a result; the result is JSON in memory, and a command can save larger files
+_MAX_FILE_BYTES = 8_000_000
 _URI = re.compile(rf"pointsman://workflows/({TOKEN_PATTERN.strip('^$')})(?:/files/([1-9][0-9]{{0,5}}))?")
 _TEXT_TYPES = ("text/", "application/json")
 
@@ -33,7 +34,7 @@ TEMPLATES = [
     types.ResourceTemplate(
         name="file",
         uri_template="pointsman://workflows/{workflow}/files/{number}",
-        description="A file that a workflow returned. Results of tools link to their files.",
+        description="A file that a workflow returned. The result of a tool has links to such files.",
     ),
 ]
 """The templates of the resources."""
@@ -49,7 +50,7 @@ class UnknownResourceError(MCPError):
     def __init__(self, uri: str) -> None:
         super().__init__(
             types.INVALID_PARAMS,
-            f"there is no resource {uri[:200]!r} of yours; resources/list names outcomes",
+            f"there is no resource {uri[:200]!r} of yours; resources/list lists outcomes",
             data={"uri": uri[:1_000]},
         )
 
@@ -69,7 +70,7 @@ async def list_resources(params: types.PaginatedRequestParams | None, backend: B
     """
     cursor = params.cursor if params else None
     if cursor is not None and re.fullmatch("[0-9]{1,18}", cursor) is None:
-        raise MCPError(types.INVALID_PARAMS, "the cursor is not valid at this server; list again from the start")
+        raise MCPError(types.INVALID_PARAMS, "the cursor is not valid; list again from the start")
     items, following = await backend.ended(cursor, _PAGE)
     return types.ListResourcesResult(
         resources=[
@@ -127,7 +128,8 @@ async def _file_content(
     if file.size > _MAX_FILE_BYTES:
         raise MCPError(
             types.INVALID_PARAMS,
-            f"{file.name} has {file.size} bytes, and a resource at most {_MAX_FILE_BYTES}; save it by a command",
+            f"{file.name} has {file.size} bytes, but a resource may have at most {_MAX_FILE_BYTES}; save the file by "
+            f"a command",
         )
     pieces: list[bytes] = []
     async with aclosing(backend.client.read_file(file)) as reading:

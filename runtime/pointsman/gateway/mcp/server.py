@@ -51,7 +51,7 @@ def make_server(backend_of: BackendOf) -> Server[dict[str, Any]]:
         backend_of: Returns the calls of the caller of a request.
 
     Returns:
-        The server, which keeps no state of its clients, except status messages, which another server can replace.
+        The server. It has no state of clients except status messages, and another server can build these again.
     """
     messages = StatusMessages()
 
@@ -108,7 +108,7 @@ def make_server(backend_of: BackendOf) -> Server[dict[str, Any]]:
 def _with_errors(
     handler: Callable[[RequestContext, _Params], Awaitable[_Result]],
 ) -> Callable[[RequestContext, _Params], Awaitable[_Result]]:
-    """Return a handler whose errors of Pointsman are errors of MCP. The text of any other error stays inside."""
+    """Wrap a handler. Convert errors of Pointsman to errors of MCP. The text of other errors is not sent."""
 
     @wraps(handler)
     async def handle(ctx: RequestContext, params: _Params) -> _Result:

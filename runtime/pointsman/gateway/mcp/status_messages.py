@@ -1,7 +1,7 @@
-"""Keep the newest line about the work of tasks that clients ask for: the status messages of those tasks.
+"""Follow the workflows of tasks that clients ask for, and keep the newest line about each as the status message.
 
-The text of an agent is not stored, so a process that answers tasks/get follows the workflow until the next question of
-the client. A client that asks another replica gets the text there at its next question, because agents repeat texts.
+The text of an agent is not stored. So a process that serves tasks/get follows the workflow until the next tasks/get of
+the client. At another replica, a client gets the text with the second tasks/get, because agents repeat texts.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ __all__ = ["StatusMessage", "StatusMessages"]
 _log = get_logger(__name__)
 
 _MAX_FOLLOWED = (
-    200  # workflows that one process follows; each has two subscriptions and up to 4,000 characters of a text
+    200  # workflows that one process follows; each needs two subscriptions and up to 4,000 characters of text
 )
-_IDLE_S = 15.0  # seconds after the last question of a client for which its workflow is followed
+_IDLE_S = 15.0  # seconds for which a workflow is followed after the last tasks/get of a client
 
 
 class StatusMessage(NamedTuple):
@@ -42,9 +42,9 @@ class StatusMessages:
         self._followed: dict[str, _Followed] = {}
 
     def follow(self, workflow: Workflow, backend: Backend) -> None:
-        """Follow a workflow until it ends, or until no client has asked for it for `_IDLE_S`.
+        """Follow a workflow until the workflow ends, or until no client has asked for the workflow for `_IDLE_S`.
 
-        A server that follows `_MAX_FOLLOWED` workflows follows no further one: its task has no status message.
+        Do nothing if the server already follows `_MAX_FOLLOWED` workflows. The task then has no status message.
 
         Args:
             workflow: The workflow.
@@ -55,7 +55,7 @@ class StatusMessages:
             followed.task.add_done_callback(lambda _: self._followed.pop(workflow.id))
 
     async def newest(self, workflow: str, backend: Backend) -> StatusMessage | None:
-        """Return the newest line about a workflow that runs, and follow the workflow from now on.
+        """Return the newest line about a running workflow, and follow the workflow from now on.
 
         Args:
             workflow: The workflow.
@@ -65,7 +65,7 @@ class StatusMessages:
             The line; None before the first line.
         """
         if workflow not in self._followed and len(self._followed) < _MAX_FOLLOWED:
-            with suppress(PointsmanError):  # such as a workflow that was imported, in which nothing happens
+            with suppress(PointsmanError):  # such as an imported workflow, in which nothing happens
                 self.follow(await backend.find(workflow), backend)
         if (followed := self._followed.get(workflow)) is None:
             return None

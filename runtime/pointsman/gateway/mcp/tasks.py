@@ -1,4 +1,4 @@
-"""The Tasks extension: a workflow is a task, and its id is the task's id, so any replica answers after any restart."""
+"""Serve the Tasks extension. The id of a task is the id of the workflow, so any replica can serve each task."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ __all__ = ["EXTENSION", "TaskParams", "TaskUpdateParams", "cancel_task", "create
 EXTENSION = "io.modelcontextprotocol/tasks"
 """The identifier of the extension."""
 
-_IMMEDIATE_S = 0.5  # seconds in which a workflow that ends needs no task
+_IMMEDIATE_S = 0.5  # seconds; for a workflow that ends earlier, no task is created
 _POLL_INTERVAL_MS = 1_000
-"""Milliseconds between two questions of a client for the state of a task."""
+"""Milliseconds between two requests of a client for the state of a task."""
 
 TaskStatus = Literal["working", "input_required", "completed", "cancelled"]
 
@@ -63,9 +63,9 @@ def declares_tasks(ctx: ServerRequestContext[Any, Any]) -> bool:
 async def create_task(
     workflow: Workflow, backend: Backend, messages: StatusMessages
 ) -> types.CallToolResult | dict[str, Any]:
-    """Answer a call by a task, or by the result of a workflow that ends at once.
+    """Answer a call with a task, or with the result if the workflow ends at once.
 
-    The request is stored before this call: tasks/get finds the task at once, at any replica.
+    The request of the workflow is already stored, so tasks/get finds the task at once at any replica.
 
     Args:
         workflow: The workflow.
@@ -76,7 +76,7 @@ async def create_task(
         The result of the call, or the task.
     """
     with suppress(TimeoutError):
-        async with cancelling(workflow, backend):  # a client that leaves here does not know the task
+        async with cancelling(workflow, backend):  # a client that disconnects now has not received the task
             outcome = await workflow.outcome(_IMMEDIATE_S)
         return outcome_result(workflow.id, OutcomeView.of(outcome), await result_files(backend, workflow.id))
     messages.follow(workflow, backend)
@@ -87,9 +87,9 @@ async def create_task(
 async def get_task(
     ctx: ServerRequestContext[Any, Any], params: TaskParams, backend: Backend, messages: StatusMessages
 ) -> dict[str, Any]:
-    """Return the state of a task, with its result if it has ended, and with the questions for which it waits.
+    """Return the state of a task, with the result if the task has ended, and with the open questions.
 
-    The status message of a task that works is the newest line about its work, as in a progress notification.
+    The status message of a running task is the newest line about the work, as in a progress notification.
 
     Args:
         ctx: The context of the request.
@@ -116,7 +116,7 @@ async def get_task(
                 for each in asked
             }
         else:
-            status = "working"  # the question is not stored yet
+            status = "working"  # the question has not been stored yet
     updated_at = await _updated_at(view, backend)
     if status == "working" and (message := await messages.newest(view.id, backend)) is not None:
         more["statusMessage"] = message.text
@@ -127,7 +127,7 @@ async def get_task(
 async def update_task(
     ctx: ServerRequestContext[Any, Any], params: TaskUpdateParams, backend: Backend
 ) -> dict[str, Any]:
-    """Give the responses to elicitations to the workflow.
+    """Answer questions of the workflow with the responses to elicitations.
 
     Args:
         ctx: The context of the request.
@@ -138,7 +138,7 @@ async def update_task(
         An empty result.
 
     Raises:
-        MCPError: A response is not valid; its question still waits.
+        MCPError: A response is not valid; the question is still open.
     """
     view = await _view(ctx, params, backend)
     responses: dict[str, types.ElicitResult] = {}
@@ -185,7 +185,7 @@ async def _view(ctx: ServerRequestContext[Any, Any], params: TaskParams, backend
 def _status(status: WorkflowStatus) -> TaskStatus:
     match status:
         case "completed" | "partial" | "failed":
-            return "completed"  # a failed workflow is a tool's error: the result of the task has the reason
+            return "completed"  # a failed workflow is an error of the tool, and the result of the task has the reason
         case "cancelled":
             return "cancelled"
         case "waiting_for_answer":
@@ -205,6 +205,6 @@ def _task(id: str, status: TaskStatus, created_at: datetime, updated_at: datetim
         "status": status,
         "createdAt": created_at.isoformat(),
         "lastUpdatedAt": updated_at.isoformat(),
-        "ttlMs": None,  # the log keeps a workflow for the days of its stream after the end
+        "ttlMs": None,  # not limited here; retention of the log removes the workflow some days after the end
         "pollIntervalMs": _POLL_INTERVAL_MS,
     }

@@ -1,4 +1,4 @@
-"""Show a team as a tool, a call's arguments as a request, and an outcome as the result of a call."""
+"""Convert a team to a tool, the arguments of a call to a request, and an outcome to the result of a call."""
 
 from __future__ import annotations
 
@@ -24,8 +24,10 @@ META_PREFIX = "io.pointsman/"
 """The prefix of Pointsman's own keys in `_meta`."""
 _REQUEST = "request"
 _MAX_TEXT_CHARS = 4_000
-"""Characters of a text in a progress notification. Each notification repeats the text so far, so a longer text is cut
-at its beginning."""
+"""Characters of a text in a progress notification.
+
+Each notification repeats the text so far, so the beginning of a longer text is cut.
+"""
 _TEXT_SCHEMA = {
     "type": "object",
     "properties": {_REQUEST: {"type": "string", "description": "The whole request as text."}},
@@ -40,7 +42,7 @@ class TeamTool:
     Attributes:
         name: The name of the team.
         description: The requests that the team serves.
-        input_schema: JSON Schema of the request; empty for a team that takes text.
+        input_schema: JSON Schema of the request; empty for a team whose request is text.
     """
 
     name: str
@@ -62,12 +64,12 @@ class TeamTool:
         return self.input_schema.get("type") == "object"
 
     def as_tool(self) -> types.Tool:
-        """Return the tool in MCP's form. Its input is an object, so a text is in the field `request`."""
+        """Return the tool in MCP's form. The input of an MCP tool is an object, so a text is in the field `request`."""
         subject = (self.description or f"The team {self.name}").rstrip(".")
         if self.takes_fields:
             return types.Tool(name=self.name, description=f"{subject}.", input_schema=dict(self.input_schema))
         return types.Tool(
-            name=self.name, description=f"{subject}. Give the whole request as text.", input_schema=_TEXT_SCHEMA
+            name=self.name, description=f"{subject}. Send the whole request as text.", input_schema=_TEXT_SCHEMA
         )
 
     def request_of(self, arguments: Mapping[str, Any]) -> str | dict[str, JsonValue]:
@@ -80,32 +82,33 @@ class TeamTool:
             The request.
 
         Raises:
-            ContractError: The arguments of a team that takes text have no text.
+            ContractError: The team expects text, but the arguments have no text.
         """
         if self.takes_fields:
             return dict(arguments)
         text = arguments.get(_REQUEST)
         if not isinstance(text, str) or not text:
-            raise ContractError(f"the tool {self.name} takes one text; give the whole request as `request`")
+            raise ContractError(f"the tool {self.name} expects one text; send the whole request as `request`")
         return text
 
 
 class Narrator:
-    """Describes the work of one workflow in lines for progress notifications."""
+    """Describe the work of one workflow in lines for progress notifications."""
 
     def __init__(self) -> None:
         self._commentary = Commentary()
         self._texts: dict[str, str] = {}
-        """The newest characters of the text that each task writes."""
+        """By task, the newest characters of the text that is written."""
 
     def line(self, item: Entry | Progress | Delta) -> str:
-        """Return the line for an entry of the log, for a report of an agent, or for a piece of its text.
+        """Return the line for an entry of the log, for a report of an agent, or for a piece of an agent's text.
 
         Args:
             item: The entry, the report or the piece.
 
         Returns:
-            The line; for a piece, the agent and its text so far; empty for an event that a caller does not need.
+            The line. For a piece, the line has the agent and the text so far. Empty for an event that callers do not
+            need.
         """
         if isinstance(item, Progress):
             return f"{item.agent}: {item.message or item.name}" if item.kind != "chat" else ""
@@ -116,7 +119,7 @@ class Narrator:
         return self._commentary.line(item)
 
     def _text(self, piece: Delta) -> str:
-        """Return the text so far with a piece at its end. A model call that is made again begins another text."""
+        """Return the text so far, with a piece added. A repeated model call begins a new text."""
         begins = bool(piece.call) and piece.offset == 0
         text = ("" if begins else self._texts.get(piece.task_id, "")) + piece.text
         if len(text) > _MAX_TEXT_CHARS:
@@ -134,7 +137,7 @@ def outcome_result(workflow: str, outcome: OutcomeView, files: Sequence[File] = 
         files: The files that the team returned.
 
     Returns:
-        The answer, also as structured content if it is an object; for a workflow without an answer, an error.
+        The answer, also as structured content if the answer is an object. An error if the workflow has no answer.
     """
     gaps = "".join(f"\n- {gap.task_id} ({gap.agent}): {gap.reason}" for gap in outcome.gaps)
     if outcome.status not in ("completed", "partial"):

@@ -16,11 +16,11 @@ from pointsman_schemas.files import File
 
 __all__ = ["files_of"]
 
-_MAX_FILES = 20  # newest files of a conversation that a request carries; the default of `Limits.files`
+_MAX_FILES = 20  # most files of a conversation that are sent with a request; the default of `Limits.files`
 
 
 async def files_of(context: Context, caller: Caller, messages: Sequence[Message]) -> list[File]:
-    """Store the files of a conversation, and return the newest of them under different names.
+    """Store the files of a conversation, and return the newest files with different names.
 
     Args:
         context: The parts of the gateway.
@@ -48,7 +48,7 @@ async def files_of(context: Context, caller: Caller, messages: Sequence[Message]
 
 
 async def _stored(context: Context, caller: Caller, part: FilePart | File) -> File | None:
-    if isinstance(part, File):  # of an earlier turn; retention may remove an old file
+    if isinstance(part, File):  # a file of an earlier turn; retention may remove an old file
         stored = await context.files.find(part.owner, part.sha256)
         return part if stored is not None and datetime.now(UTC) < expires_at(stored) else None
     if part.content is None:
@@ -59,7 +59,7 @@ async def _stored(context: Context, caller: Caller, part: FilePart | File) -> Fi
 
 
 def _unused_name(name: str, taken: Mapping[str, File]) -> str:
-    """Return the first name that is not taken of `page.png`, `page-2.png`, `page-3.png` and so on."""
+    """Return the first unused name of `page.png`, `page-2.png`, `page-3.png` and so on."""
     path = PurePath(name)
     tried, number = name, 1
     while tried in taken:

@@ -1,6 +1,6 @@
-"""Serve chat completions: a request is a workflow, and its work is the reasoning of the model.
+"""Serve chat completions. Each request is a workflow, and the work of the team is the reasoning of the model.
 
-The team runs its own tools. They are never sent as `tool_calls`, because the client would try to run them.
+The team runs its own tools. Tool calls are never sent as `tool_calls`, because the client would try to run them.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ __all__ = ["IdempotencyKey", "ThreadId", "check_outcome", "router", "wait_for_ou
 router = APIRouter(prefix="/v1/chat", tags=["openai"])
 
 _PIECE_CHARS = 200  # characters of the answer in one chunk
-_NO_RETRY = {"x-should-retry": "false"}  # SDKs of OpenAI repeat a request after 409 and 5xx, unless this header is set
+_NO_RETRY = {"x-should-retry": "false"}  # SDKs of OpenAI repeat a request after 409 and 5xx if this header is missing
 
 IdempotencyKey = Annotated[
     str | None,
     Header(
         min_length=1,
         max_length=MAX_CALLER_ID_CHARS,
-        description="Your name for the request. A repeated request under the same key is the same workflow, which "
-        "continues when the client disconnects.",
+        description="Your name for the request. A repetition of the request with the same key is the same workflow. "
+        "With a key, the workflow continues when the client disconnects.",
     ),
 ]
 
@@ -63,8 +63,8 @@ ThreadId = Annotated[
     Header(
         alias="x-pointsman-thread",
         pattern=TOKEN_PATTERN,
-        description="The id of your thread whose next turn the request is. Earlier messages of the request are then "
-        "left out, because the thread has them.",
+        description="The id of a thread of yours. The request becomes the next turn of the thread. Earlier messages "
+        "of the request are ignored, because the thread contains the earlier turns.",
     ),
 ]
 
@@ -77,7 +77,7 @@ class ChatMessage(BaseModel):
     role: str = Field(min_length=1, max_length=50, description="The role, such as `system`, `user` or `assistant`.")
     content: str | list[dict[str, JsonValue]] | None = Field(
         default=None,
-        description="The text, or a list of parts: texts and files.",
+        description="The text, or a list of parts. Parts are texts and files.",
     )
 
 
@@ -90,7 +90,7 @@ class StreamOptions(BaseModel):
 
 
 class ChatRequest(LenientBody):
-    """A chat completion. Unknown fields are ignored: a team has models and tools of its own."""
+    """A chat completion. Unknown fields are ignored, because a team has its own models and tools."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -111,7 +111,7 @@ class ChatAnswer(BaseModel):
 
 
 class ChatChoice(BaseModel):
-    """The one choice of a completion."""
+    """The only choice of a completion."""
 
     index: int = Field(default=0, description="Always 0.")
     message: ChatAnswer = Field(description="The message.")
@@ -123,7 +123,7 @@ class ChatUsage(BaseModel):
 
     prompt_tokens: int = Field(description="Tokens of the prompts.")
     completion_tokens: int = Field(description="Tokens of the answers.")
-    total_tokens: int = Field(description="Tokens of both.")
+    total_tokens: int = Field(description="Tokens of prompts and answers.")
 
     @classmethod
     def of(cls, usage: Usage) -> ChatUsage:
@@ -142,7 +142,7 @@ class ChatCompletion(BaseModel):
     object: Literal["chat.completion"] = Field(default="chat.completion", description="Always `chat.completion`.")
     created: int = Field(description="Time in seconds since 1970.")
     model: str = Field(description="The team.")
-    choices: list[ChatChoice] = Field(description="The one choice.")
+    choices: list[ChatChoice] = Field(description="The only choice.")
     usage: ChatUsage = Field(description="Usage of the workflow.")
 
 
@@ -150,9 +150,9 @@ class ChatCompletion(BaseModel):
     "/completions",
     summary="Complete a chat",
     description="Send the newest message of a conversation to a team, with the earlier messages as data. With "
-    "`stream`, the response is server-sent events: the work of the team as `reasoning_content`, then the answer as "
-    "`content`. "
-    "When the client disconnects, the workflow is cancelled, unless the request has an `Idempotency-Key`.",
+    "`stream`, the response is a stream of server-sent events, with the work of the team as "
+    "`reasoning_content` and then the answer as `content`. If the client disconnects, the workflow of a request "
+    "without an `Idempotency-Key` is cancelled.",
     response_model=ChatCompletion,
     responses={
         200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}, "description": "The completion."},
@@ -209,7 +209,7 @@ async def wait_for_outcome(
         caller: The caller.
         submitted: The workflow.
         request: The request, whose body has been read.
-        detached: False to cancel the workflow when the client disconnects.
+        detached: True if the workflow continues when the client disconnects.
 
     Returns:
         The outcome.
@@ -224,7 +224,7 @@ async def wait_for_outcome(
         if not waiting.done() and not detached:
             context.cancel_later(caller, submitted.workflow)
         if not waiting.done():
-            raise ProblemError(499, "client_left", "the client has left before the answer")
+            raise ProblemError(499, "client_left", "the client has disconnected before the answer")
         return waiting.result()
     finally:
         for task in (waiting, leaving):
@@ -299,7 +299,7 @@ async def _chunks(
     status: bool,
     detached: bool,
 ) -> AsyncGenerator[bytes, None]:
-    """Yield the completion: work as reasoning, then the answer. With `status`, also frames for Open WebUI."""
+    """Yield the work as reasoning, and then the answer. With `status`, also yield status frames for Open WebUI."""
     ended = False
     commentary = Commentary()
     try:

@@ -1,4 +1,4 @@
-"""Describe the work of a team in one line for each event, as the reasoning of a model."""
+"""Describe the work of a team as the reasoning of a model, with one line for each event."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ROLES = {
 
 
 class Commentary:
-    """Describes the entries of one log, in order. The same entries give the same lines in each gateway."""
+    """Describe the entries of one log, in order. Each gateway gets the same lines for the same entries."""
 
     def __init__(self) -> None:
         self._intents: dict[str, str] = {}
@@ -30,7 +30,7 @@ class Commentary:
             entry: The next entry, after the entries of earlier calls.
 
         Returns:
-            The line; empty for an entry that does not concern a caller.
+            The line; empty for an entry that callers do not need.
         """
         match entry.kind:
             case "task_added":

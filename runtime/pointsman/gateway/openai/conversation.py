@@ -1,4 +1,4 @@
-"""Read the earlier turns of a conversation from the log: each response names the one before it."""
+"""Read the earlier turns of a conversation from the log. Each response names the previous response."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from pointsman_schemas.log import WorkflowEnded, WorkflowStarted
 __all__ = ["MESSAGE_METADATA", "PREVIOUS_METADATA", "history_before", "response_id", "workflow_id"]
 
 MESSAGE_METADATA, PREVIOUS_METADATA = "pointsman.message", "pointsman.previous"
-"""Keys of a request's metadata: the message of the user alone, and the workflow of the turn before."""
-_MAX_TURNS = 10  # earlier turns that a request carries
+"""Keys of a request's metadata, for the message of the user without the history, and for the previous workflow."""
+_MAX_TURNS = 10  # most earlier turns that are sent with a request
 _PREFIX = "resp_"
 
 
@@ -61,7 +61,7 @@ async def history_before(context: Context, caller: Caller, response: str) -> lis
         The messages, oldest first.
 
     Raises:
-        ProblemError: There is no such response of the caller, or it has not ended.
+        ProblemError: There is no such response of the caller, or the response has not ended.
     """
     messages: list[Message] = []
     next_one: str | None = response
@@ -72,7 +72,7 @@ async def history_before(context: Context, caller: Caller, response: str) -> lis
             turn = await _turn(context, caller, workflow_id(next_one))
         except NotFoundError:
             if next_one != response:
-                break  # an older turn has aged out
+                break  # retention removed an older turn
             raise ProblemError(
                 404, "previous_response_not_found", f"there is no response {response[:80]!r} of yours"
             ) from None
@@ -82,7 +82,7 @@ async def history_before(context: Context, caller: Caller, response: str) -> lis
 
 
 async def _turn(context: Context, caller: Caller, workflow: str) -> tuple[list[Message], str | None]:
-    """Return the messages of one turn, and the id of the response before it."""
+    """Return the messages of one turn, and the id of the previous response."""
     bus, subjects = context.client.bus, context.client.subjects
     newest = await bus.last("log", subjects.workflow_log(workflow))
     if newest is None:

@@ -1,7 +1,7 @@
-"""Answer the prompts that chat pages send for themselves: titles, tags, follow-up questions.
+"""Answer the prompts that chat applications generate, such as prompts for titles, tags and follow-up questions.
 
-Open WebUI and LibreChat send such prompts to the model of the conversation. Each of them would start a workflow. They
-are recognised by the beginning of a conversation of one message, in the shape of each page's own template.
+Open WebUI and LibreChat send such prompts to the model of the conversation. Each prompt would start a workflow. A
+prompt is recognised if the conversation has one message, and the message begins like a template of the application.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from pointsman.gateway.openai.messages import Message
 __all__ = ["housekeeping_answer"]
 
 _MAX_TITLE_WORDS = 5
-_MAX_HEAD_CHARS = 1_000  # characters in which a template is recognised
+_MAX_HEAD_CHARS = 1_000  # characters that are compared with the templates
 
 
 def housekeeping_answer(messages: Sequence[Message]) -> str | None:
-    """Return the answer to a prompt of a chat page; None for a request of a person.
+    """Return the answer to a prompt of a chat application; None for a request of a person.
 
     Args:
         messages: The messages.
 
     Returns:
-        The answer, in the form that the prompt asks for.
+        The answer, in the format that the prompt asks for.
     """
     said = [each for each in messages if each.role == "user"]
     if len(said) != 1 or any(each.role == "assistant" for each in messages):
@@ -40,7 +40,7 @@ def housekeeping_answer(messages: Sequence[Message]) -> str | None:
 
 
 def _title_of(prompt: str) -> str:
-    """Return the first words of the first user's message that the prompt quotes."""
+    """Return the first words of the first message of the user in the quoted conversation."""
     quoted = re.search(r"<chat_history>(.*?)</chat_history>", prompt, re.DOTALL)
     text = quoted[1] if quoted else prompt.rpartition("||>")[0] or prompt
     first = re.search(r"(?:^|\n|>)\s*(?:USER|User|Human|user)\s*:\s*\n?\s*\"?([^\n\"]+)", text)
@@ -67,4 +67,4 @@ _TEMPLATES: Sequence[tuple[re.Pattern[str], Callable[[str], str]]] = (
                 r"conversation", re.IGNORECASE), _title_of),
     (re.compile(r"Analyze this conversation and provide:\s*\n\s*1\.\s*The detected lang", re.IGNORECASE), _title_of),
 )  # fmt: skip
-"""The beginning of each template, and its answer."""
+"""The beginning of each template, and the answer to the prompt."""

@@ -1,4 +1,4 @@
-"""Read the messages of a client, and write the request of a workflow from them."""
+"""Convert the messages of a client to the request of a workflow."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from pointsman_schemas.strict_json import compact_json
 
 __all__ = ["Message", "answer_text", "message_key", "read_message", "request_text", "thread_key", "turn_text"]
 
-_MAX_HISTORY = 20  # earlier messages that a request carries
-_MAX_HISTORY_CHARS = 32_000  # characters of these messages together
+_MAX_HISTORY = 20  # most earlier messages that are sent with a request
+_MAX_HISTORY_CHARS = 32_000  # total characters of these messages
 _FILES_ALONE = "The request is in the files."  # for a message without a text
 _TEXT_PARTS = ("text", "input_text", "output_text", "refusal")
 _THREAD_HEADERS = ("x-openwebui-chat-id", "x-conversation-id", "x-librechat-conversation-id")
@@ -40,7 +40,7 @@ class Message:
 
 
 def read_message(role: str, content: object) -> Message:
-    """Return the message with a content.
+    """Return a message from the role and the content in the request.
 
     Args:
         role: The role.
@@ -73,16 +73,16 @@ def read_message(role: str, content: object) -> Message:
 
 
 def request_text(messages: Sequence[Message]) -> str:
-    """Return the request for a conversation: its newest message, and before it the earlier messages as fenced data.
+    """Return the request for a conversation: the newest message, and the earlier messages as fenced data.
 
     Args:
-        messages: The messages, oldest first. The last one with the role `user` is the request.
+        messages: The messages, oldest first. The last message with the role `user` is the request.
 
     Returns:
         The request.
 
     Raises:
-        ProblemError: There is no message of a user, or it is empty.
+        ProblemError: There is no message of a user, or the message is empty.
     """
     newest = next((index for index in reversed(range(len(messages))) if messages[index].role == "user"), None)
     if newest is None or not (messages[newest].text.strip() or messages[newest].files):
@@ -96,7 +96,7 @@ def request_text(messages: Sequence[Message]) -> str:
     data = "\n".join(lines)
     return (
         f"{asked}\n\n"
-        f"The earlier messages of the conversation, as data, one JSON object a line:\n{fence}json\n{data}\n{fence}"
+        f"The earlier messages of the conversation, as data, one JSON object per line:\n{fence}json\n{data}\n{fence}"
     )
 
 
@@ -131,7 +131,7 @@ def _bounded(messages: Sequence[Message]) -> list[Message]:
 
 
 def thread_key(headers: Mapping[str, str], messages: Sequence[Message]) -> str:
-    """Return the name of the conversation: a header of the chat page, or a digest of the beginning.
+    """Return the name of the conversation: a header of the chat application, or a digest of the first messages.
 
     Args:
         headers: The headers of the request, with names in lower case.
@@ -149,7 +149,7 @@ def thread_key(headers: Mapping[str, str], messages: Sequence[Message]) -> str:
 
 
 def message_key(headers: Mapping[str, str]) -> str | None:
-    """Return the idempotency key that a chat page gives a message.
+    """Return the idempotency key for a message of a chat application.
 
     Args:
         headers: The headers of the request, with names in lower case.
@@ -164,7 +164,7 @@ def message_key(headers: Mapping[str, str]) -> str | None:
 
 
 def answer_text(outcome: Outcome) -> str:
-    """Return the answer of a workflow as text, with the list of its gaps.
+    """Return the answer of a workflow as text, with a list of the gaps.
 
     Args:
         outcome: The outcome.

@@ -23,7 +23,7 @@ class Model(BaseModel):
 
     id: str = Field(description="The name of the team.")
     object: Literal["model"] = Field(default="model", description="Always `model`.")
-    created: int = Field(default=0, description="Always 0: a team has no time of creation.")
+    created: int = Field(default=0, description="Always 0, because a team has no time of creation.")
     owned_by: str = Field(default="pointsman", description="Always `pointsman`.")
     description: str = Field(default="", description="The requests that the team serves.")
 

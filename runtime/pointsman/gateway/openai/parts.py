@@ -1,4 +1,4 @@
-"""Read the files in the content of messages: by their content, or by the id of an upload."""
+"""Read the files in messages. A message has the content of the file, or the id of an upload."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class FilePart:
     """A file in the content of a message.
 
     Attributes:
-        name: The name; empty if the message has none.
-        media_type: The media type; empty if it is unknown.
+        name: The name; empty if the message has no name.
+        media_type: The media type; empty if the type is unknown.
         content: The content; None for an upload.
-        id: The id of an upload; empty for a file with its content.
+        id: The id of an upload; empty for a file with content.
     """
 
     name: str = ""
@@ -33,16 +33,16 @@ class FilePart:
 
 
 def file_part(part: Mapping[str, object]) -> FilePart | None:
-    """Return the file of a part of a message, in the shapes of OpenAI's two APIs and of AG-UI.
+    """Return the file in a part of a message. The part has the form of one of OpenAI's two APIs or of AG-UI.
 
     Args:
         part: The part.
 
     Returns:
-        The file; None for a part of another type.
+        The file; None for a part that is not a file.
 
     Raises:
-        ProblemError: The part has a URL of another host, or no file.
+        ProblemError: The part has no file, or the file is a URL of another host.
     """
     match part.get("type"):
         case "image_url":
@@ -84,12 +84,13 @@ def _from_id(given: Mapping[str, object]) -> FilePart | None:
 
 
 def _from_url(url: object, name: object = None) -> FilePart:
-    """Return the file of a `data:` URL. The gateway fetches no URL: the address could be one behind its firewall."""
+    """Return the file of a `data:` URL. Other URLs are not fetched, because a URL could be behind the firewall."""
     if not isinstance(url, str) or not url.startswith("data:"):
         raise ProblemError(
             400,
             "unsupported_content",
-            f"a file has {str(url)[:80]!r} and no content; send a data URL, or upload the file with POST /v1/files",
+            f"a file has the URL {str(url)[:80]!r} and no content; send a data URL, or upload the file with POST "
+            f"/v1/files",
         )
     head, _, data = url.removeprefix("data:").partition(",")
     kind, *options = head.split(";")
@@ -101,7 +102,9 @@ def _decode(data: object) -> bytes:
     try:
         return b64decode(data if isinstance(data, str) else "?", validate=True)
     except (Base64Error, ValueError):
-        raise ProblemError(400, "unsupported_content", "the content of a file is not base64; encode it") from None
+        raise ProblemError(
+            400, "unsupported_content", "the content of a file is not base64; encode the content"
+        ) from None
 
 
 def _field(given: object, name: str) -> object:

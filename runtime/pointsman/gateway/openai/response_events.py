@@ -1,6 +1,6 @@
-"""Turn the log of a workflow into the events of a response.
+"""Convert the log of a workflow to the events of a response.
 
-The events and their numbers follow from the log alone. So any gateway continues a stream after any number.
+The events and their numbers depend only on the log, so any gateway can continue a stream after any number.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def response_body(
         model: The team.
         created_at: Time of the request, in seconds since 1970.
         status: `queued`, `in_progress`, `completed`, `failed` or `cancelled`.
-        previous: The id of the response before. Default: none.
+        previous: The id of the previous response. Default: none.
         outcome: The outcome of the workflow. Default: the workflow has not ended.
         work: The work of the team, one line for each event.
         background: True if the client asked for the response in the background.
@@ -119,7 +119,7 @@ class ResponseEvents:
             The events, with their sequence numbers.
         """
         if self._ended:
-            return []  # the response has ended; a resume of the workflow adds no events
+            return []  # the response has ended; a resumed workflow adds no events
         if isinstance(entry, WorkflowStarted):
             self._created_at = entry.at.timestamp()
             previous = entry.metadata.get(PREVIOUS_METADATA)

@@ -1,4 +1,4 @@
-"""Serve responses: a response is a workflow, in the background on request, and is read from the log."""
+"""Serve responses. Each response is a workflow and is read from the log. A response may run in the background."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ __all__ = ["router"]
 
 router = APIRouter(prefix="/v1/responses", tags=["openai"])
 
-_CANCEL_TIMEOUT_S = 10.0  # seconds to wait for the end of a workflow that was cancelled
+_CANCEL_TIMEOUT_S = 10.0  # seconds to wait for the end of a cancelled workflow
 _STATUSES = {
     "queued": "queued",
     "cancelling": "in_progress",
@@ -54,7 +54,7 @@ ResponsePath = Annotated[str, Path(min_length=1, max_length=64, description="The
 
 
 class ResponseRequest(LenientBody):
-    """A request for a response. Unknown fields are ignored: a team has models and tools of its own."""
+    """A request for a response. Unknown fields are ignored, because a team has its own models and tools."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -64,7 +64,8 @@ class ResponseRequest(LenientBody):
     )
     instructions: str | None = Field(default=None, description="Instructions for the team, as data.")
     previous_response_id: str | None = Field(
-        default=None, description="The response that this request continues: its turns are sent as data."
+        default=None,
+        description="The response that this request continues. The turns up to this response are sent as data.",
     )
     background: bool | None = Field(default=None, description="Respond at once, and continue in the background.")
     stream: bool | None = Field(default=None, description="Send the response as server-sent events.")
@@ -79,7 +80,7 @@ class ResponseObject(BaseModel):
     object: str = Field(description="Always `response`.")
     status: str = Field(description="`queued`, `in_progress`, `completed`, `failed` or `cancelled`.")
     model: str = Field(description="The team.")
-    output: list[dict[str, Any]] = Field(description="The work of the team, and its answer as `message`.")
+    output: list[dict[str, Any]] = Field(description="The work of the team, and the answer of the team as `message`.")
 
 
 _STREAMED: dict[int | str, dict[str, Any]] = {
@@ -90,9 +91,10 @@ _STREAMED: dict[int | str, dict[str, Any]] = {
 @router.post(
     "",
     summary="Create a response",
-    description="Send a request to a team. With `background`, the response is returned at once, and read later by its "
-    "id. With `stream`, it is server-sent events, which can be resumed. When the client disconnects, the workflow is "
-    "cancelled, unless the request has `background` or an `Idempotency-Key`.",
+    description="Send a request to a team. With `background`, the response is returned at once; read the response "
+    "later by its id. With `stream`, the response is a stream of server-sent events, which can be "
+    "resumed. If the client disconnects, the workflow of a request without `background` and without an "
+    "`Idempotency-Key` is cancelled.",
     response_model=ResponseObject,
     responses={**_STREAMED, **openai_problems(404, 409, 410)},
 )
@@ -146,7 +148,8 @@ async def create_response(
 @router.get(
     "/{response_id}",
     summary="Read a response",
-    description="Read a response. With `stream`, read its events after `starting_after`, also while it is in progress.",
+    description="Read a response. With `stream`, read the events after `starting_after`, also while the response is "
+    "in progress.",
     response_model=ResponseObject,
     responses={**_STREAMED, **openai_problems(404)},
 )
@@ -179,7 +182,7 @@ async def cancel_response(response_id: ResponsePath, context: ContextArg, caller
     """Cancel a response in progress. A response that has ended stays unchanged."""
     workflow = await context.find(caller, workflow_id(response_id))
     if await workflow.cancel("cancelled by the client", actor=caller.name) is None:
-        with suppress(TimeoutError):  # no supervisor has read the cancellation yet
+        with suppress(TimeoutError):  # no supervisor has read the cancellation so far
             await workflow.outcome(_CANCEL_TIMEOUT_S)
     return JSONResponse(await _response(context, caller, workflow.id))
 
@@ -192,7 +195,7 @@ def _messages(body: ResponseRequest) -> list[Message]:
 
 
 def _message(item: Mapping[str, JsonValue]) -> Message | None:
-    """Return the message of an item of the input; None for an item of another type, such as a reasoning."""
+    """Return the message of an item of the input; None for an item of a different type, such as `reasoning`."""
     role = item.get("role")
     if item.get("type", "message") != "message" or not isinstance(role, str):
         return None
@@ -200,7 +203,7 @@ def _message(item: Mapping[str, JsonValue]) -> Message | None:
 
 
 async def _response(context: Context, caller: Caller, workflow: str) -> dict[str, Any]:
-    """Read a response from the log."""
+    """Read a response from the log of its workflow."""
     view = await context.view(caller, workflow)
     events = ResponseEvents(workflow, view.team)
     outcome, previous = None, None
@@ -230,7 +233,7 @@ async def _response(context: Context, caller: Caller, workflow: str) -> dict[str
 async def _chunks(
     context: Context, caller: Caller, workflow: Workflow, after: int, *, detached: bool, background: bool
 ) -> AsyncGenerator[bytes, None]:
-    """Yield the events of a response after a sequence number. A stream that the gateway ends can be resumed."""
+    """Yield the events of a response after a sequence number. If the gateway ends the stream, the client can resume."""
     events = ResponseEvents(workflow.id, workflow.team, background=background)
     ended = False
     try:

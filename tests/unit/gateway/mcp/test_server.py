@@ -144,8 +144,8 @@ async def test_a_team_is_offered_with_its_description_or_by_its_name() -> None:
             described.append((await asking.list_tools()).tools)
 
     ((first,), (second,)) = described
-    assert (first.name, first.description) == ("shop", "Sells tea. Give the whole request as text.")
-    assert second.description == "The team shop. Give the whole request as text."
+    assert (first.name, first.description) == ("shop", "Sells tea. Send the whole request as text.")
+    assert second.description == "The team shop. Send the whole request as text."
     assert first.input_schema["required"] == ["request"]
 
 
@@ -154,7 +154,7 @@ async def test_a_request_without_text_is_an_error_with_advice() -> None:
         result = await asking.call_tool("shop", {"request": ""})
 
     assert result.is_error
-    assert text_of(result) == "the tool shop takes one text; give the whole request as `request`"
+    assert text_of(result) == "the tool shop expects one text; send the whole request as `request`"
 
 
 async def test_a_team_without_a_supervisor_is_an_error_with_advice(monkeypatch: pytest.MonkeyPatch) -> None:
