@@ -39,10 +39,10 @@ class Said(BaseModel):
 REFUSALS = {  # the place, the models used, the number of calls, and the words of the answer
     "by field": (Answer(refusal="I will not."), "openai", 1, "I will not."),
     "by filter": (Answer(finish="content_filter"), "openai", 1, "content filter"),
-    "by silence": (Answer(), "openai", 2, "answered nothing, twice"),
+    "by silence": (Answer(), "openai", 2, "gave an empty answer twice"),
     "by stop reason": (Answer(refusal="Not that."), "anthropic", 1, "Not that."),
     "by bare stop reason": (Answer(finish="content_filter"), "anthropic", 1, "content filter"),
-    "by no blocks": (Answer(), "anthropic", 2, "answered nothing, twice"),
+    "by no blocks": (Answer(), "anthropic", 2, "gave an empty answer twice"),
 }
 PLACES: dict[str, type[BaseModel]] = {"plan": Plan, "work": Said, "synthesize": Synthesis}
 

@@ -1,4 +1,4 @@
-"""Agents: a card, and a way to run one attempt. `@agent` makes an agent of a function with typed input and output."""
+"""Define agents, which have a card and run attempts. `@agent` makes an agent of a function with types."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ __all__ = ["Agent", "Context", "FunctionAgent", "agent", "check_name_length", "f
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_MAX_NAME_CHARS = 58  # a consumer is named `agent-` and this name, in at most 64 characters
-# The expression for a semantic version, from semver.org. NATS clients expect each service to have such a version.
+_MAX_NAME_CHARS = 58  # a consumer's name is `agent-` plus the agent's name, in at most 64 characters
+# The regular expression of semver.org for a semantic version. NATS clients expect a semantic version of each service.
 _NUMBER, _LABEL = r"(0|[1-9]\d*)", r"(0|[1-9]\d*|\d*[a-zA-Z-][\da-zA-Z-]*)"
 _BUILD = r"[\da-zA-Z-]+"
 _VERSION = re.compile(rf"{_NUMBER}\.{_NUMBER}\.{_NUMBER}(-{_LABEL}(\.{_LABEL})*)?(\+{_BUILD}(\.{_BUILD})*)?", re.ASCII)
@@ -57,17 +57,17 @@ class Agent(ABC):
             TaskError: The attempt failed. The error has a kind and states whether a retry may succeed.
         """
 
-    async def open(self) -> None:  # noqa: B027  # most agents need nothing
+    async def open(self) -> None:  # noqa: B027  # most agents open no resource
         """Open and check the resources of the agent, such as connections.
 
-        The worker calls `open` at its start, before it takes work, on the loop of `run`. A `ConfigurationError` ends
+        The worker calls `open` on the event loop of `run`, before the worker takes work. A `ConfigurationError` ends
         the worker with exit code 2. Any other exception is logged as a warning.
         """
 
-    async def close(self) -> None:  # noqa: B027  # most agents hold nothing
+    async def close(self) -> None:  # noqa: B027  # most agents have no resource to release
         """Release the resources of the agent, such as connections.
 
-        The worker calls `close` when the worker stops, on the loop of `run`.
+        The worker calls `close` on the event loop of `run`, when the worker stops.
         """
 
 
@@ -76,7 +76,7 @@ class FunctionAgent(Agent, Generic[P, R]):
 
     Args:
         function: Async or plain function.
-        card: Card without schemas, which come from the function's types.
+        card: Card without schemas. The schemas come from the function's types.
         namespace: Local names of the scope that defines the function, for its annotations.
 
     Raises:
@@ -176,29 +176,30 @@ def agent(
 ) -> FunctionAgent[P, R] | Callable[[Callable[P, R]], FunctionAgent[P, R]]:
     """Make an agent of a function: `@agent`, or `@agent(skills=["translation"])`.
 
-    The function is async or plain and takes at most one typed input and, by annotation, a `Context`. Input and output
-    have any types with a JSON Schema in pydantic; both schemas go into the card. A plain function runs in a thread of
-    its own.
+    The function is async or plain. It takes at most one typed input, and a `Context` if a parameter has this
+    annotation. Pydantic must have a JSON Schema for the types of the input and the output. The card contains both
+    schemas. A plain function runs in its own thread.
 
     Args:
-        function: Function to decorate, for the form without brackets.
+        function: Function to decorate, in the form `@agent` without brackets.
         name: Name of the agent; by default the function's name with hyphens in place of underscores.
-        description: Purpose of the agent, by which planners choose it; by default the first paragraph of the docstring.
+        description: Purpose of the agent. Planners choose agents by this text. Default: the first paragraph of the
+            docstring.
         skills: Skills of the agent.
         intents: Intents that the agent serves.
-        examples: Requests that the agent is for.
+        examples: Example requests for the agent.
         version: Semantic version of the agent.
-        fallback: Name of the agent that tries a task which this agent failed.
-        concurrency: Attempts that run at a time in one process.
-        max_in_flight: Attempts that run at a time in all processes together. The value of the process that started last
-            counts.
+        fallback: Name of the agent that gets a task after this agent has failed.
+        concurrency: Largest number of attempts at a time in one process.
+        max_in_flight: Largest number of attempts at a time in all processes together. The process that started last
+            sets the value.
         timeout: Limit of one attempt, in seconds.
         role: Role of the agent in a team.
         model: Name of the model on the card, for a function that calls a model itself.
         reacts_to: Domain events that give the agent a task in a choreography.
-        approval: `required` if a person must allow each of its tasks.
+        approval: `required` if a person must allow each task of the agent.
         team: Team to which the agent belongs; by default every team may use the agent. The agent's full name is then
-            `TEAM--NAME`, and it has a queue of its own. The team lists the name in `own_agents`.
+            `TEAM--NAME`, and the agent has its own queue. The team lists the name in `own_agents`.
 
     Returns:
         The agent, or a decorator that makes one.
@@ -216,7 +217,7 @@ def agent(
     """
     if isinstance(function, str):
         raise ConfigurationError(f"@agent({function!r}) takes its name by keyword; write @agent(name={function!r})")
-    namespace = sys._getframe(1).f_locals  # finds types that are defined within a function, as in tests
+    namespace = sys._getframe(1).f_locals  # needed for types that are defined within a function, as in tests
 
     def make(function: Callable[P, R]) -> FunctionAgent[P, R]:
         card = make_card(
@@ -247,7 +248,7 @@ def make_card(*, name: str, description: str, **fields: Any) -> AgentCard:
     Args:
         name: Name of the agent.
         description: Purpose of the agent.
-        **fields: Other fields of the card. With `owner`, a team, the name is the name within the team.
+        **fields: Other fields of the card. If `owner` names a team, `name` is the name within this team.
 
     Returns:
         The card.
@@ -272,7 +273,7 @@ def make_card(*, name: str, description: str, **fields: Any) -> AgentCard:
         raise ConfigurationError(f"agent {name} names itself as its fallback; name another agent, or none")
     version = fields.get("version", "1.0.0")
     if not isinstance(version, str) or not _VERSION.fullmatch(version):
-        raise ConfigurationError(f"agent {name} has version={version!r}; expected a semantic one, such as '1.0.0'")
+        raise ConfigurationError(f"agent {name} has version={version!r}; expected a semantic version, such as '1.0.0'")
     try:
         return AgentCard(name=name, description=description.strip(), **fields)
     except ValidationError as error:

@@ -25,7 +25,7 @@ from pointsman_schemas.events import ErrorKind, Handoff
 __all__ = ["AgentFactory", "AgentSpec"]
 
 MAX_FIELDS: Final = 32
-"""Fields of an answer. A model does not fill more fields reliably."""
+"""Largest number of fields of an answer. A model does not fill more fields reliably."""
 
 FieldKind = Literal["string", "number", "integer", "boolean", "strings"]
 
@@ -55,26 +55,26 @@ class AgentSpec(BaseModel):
 
 
 class AgentFactory(Agent):
-    """Agent that builds an LLM agent for each `AgentSpec` that it gets as input, and returns the answer of that agent.
+    """Agent that builds an LLM agent for each input, an `AgentSpec`, and returns the answer of the built agent.
 
-    The card names the tools, so planners know which tools they can ask for.
+    The card lists the tools, because a planner chooses from these tools.
 
     Args:
         name: Name of the factory.
-        description: Purpose of the factory, by which planners choose it.
+        description: Purpose of the factory. Planners choose agents by this text.
         tools: Tools that the built agents may use.
-        deps: Values that tools get by their type, as for `LLMAgent`.
+        deps: Values that tools get by type, as for `LLMAgent`.
         model: Model of the built agents, as for `LLMAgent`.
         skills: Skills of the factory.
-        fallback: Name of the agent that tries a task which this factory failed.
-        concurrency: Attempts that run at a time in one process.
-        max_in_flight: Attempts that run at a time in all processes together.
+        fallback: Name of the agent that gets a task after this factory has failed.
+        concurrency: Largest number of attempts at a time in one process.
+        max_in_flight: Largest number of attempts at a time in all processes together.
         timeout: Limit of one attempt, in seconds.
-        turns: Model calls of one attempt.
-        tokens: Tokens of one attempt, or None for no limit.
+        turns: Largest number of model calls of one attempt.
+        tokens: Largest number of tokens of one attempt, or None for no limit.
         max_tokens: Limit of one answer, in tokens.
-        max_tools: Limit of the tools of one `AgentSpec`.
-        max_instructions: Limit of the instructions of one `AgentSpec`, in characters.
+        max_tools: Largest number of tools of one `AgentSpec`.
+        max_instructions: Longest instructions of one `AgentSpec`, in characters.
         durable: Store the steps of an attempt on the bus, as for `LLMAgent`.
 
     Raises:
@@ -121,7 +121,7 @@ class AgentFactory(Agent):
         }  # fmt: skip
         self._deps = tuple(deps)
         self._schemas = {"input_schema": self._input_schema(), "output_schema": {}}
-        # This agent never runs. It has the models, checks the definition and supplies most of the card.
+        # This agent never runs. The factory uses its models, its checks of the definition and most of its card.
         self._base_instructions = LLMAgent(
             name=name, description=description, instructions=description, tools=tools, model=model, skills=skills,
             fallback=fallback, concurrency=concurrency, max_in_flight=max_in_flight, **self._limits,
@@ -129,7 +129,7 @@ class AgentFactory(Agent):
 
     @property
     def models(self) -> tuple[Model, ...]:
-        """Models of the built agents, in the order in which they are asked."""
+        """Models of the built agents, in the order in which they are tried."""
         return self._base_instructions.models
 
     @property

@@ -50,12 +50,12 @@ class AttemptRecord:
         self._usage = usage
         self._loaded = False
         self._replayed_usage: set[str] = set()
-        """Names of the steps whose usage and hints are counted: those of this process and the restored ones."""
+        """Names of the steps whose usage and hints are counted, restored steps included."""
         self._steps: Mapping[str, Step] = {}
         self._calls: dict[str, Step] = {}
-        """Steps of approved calls from code that have ended, by key."""
+        """Steps of the ended calls from code that a person had approved, by key."""
         self._approved: dict[str, tuple[str, Mapping[str, JsonValue]]] = {}
-        """Tool and arguments of the calls that were started because a person allowed them, by key."""
+        """Tool and arguments of each call that was started after a person's approval, by key."""
         self._questions: list[QuestionRequest] = []
         self._events: dict[str, EmittedEvent] = {}
         """Emitted events by key. Each try of a tool emits the same events under the same keys."""
@@ -75,7 +75,7 @@ class AttemptRecord:
     ) -> Answer | None:
         """Return a person's verdict on a call, or None if no approval was requested yet.
 
-        A verdict is for one call. An equal call that was started, or that is in `ahead`, uses up a verdict of its own.
+        Each verdict is for one call. Each equal call that was started before, or is in `ahead`, uses up one verdict.
 
         Args:
             tool: Name of the tool.
@@ -102,7 +102,7 @@ class AttemptRecord:
         return next((each for each in self._handoff.answers if each.key == key), None)
 
     def record_question(self, question: QuestionRequest) -> None:
-        """Record a question that the attempt asks. The attempt ends with all of its questions.
+        """Record a question of the attempt. When the attempt ends, all recorded questions are sent.
 
         Args:
             question: Question to a person.
@@ -116,7 +116,7 @@ class AttemptRecord:
         Args:
             key: Idempotency key of the call.
             tool: Name of the tool.
-            arguments: Arguments that the person was asked about.
+            arguments: Arguments in the request for approval.
         """
         self._approved[key] = (tool, arguments)
 
@@ -133,7 +133,7 @@ class AttemptRecord:
             if step.name in self._replayed_usage:
                 continue
             self._replayed_usage.add(step.name)
-            if step.attempt == self._handoff.attempt:  # the result of an earlier attempt reported its usage
+            if step.attempt == self._handoff.attempt:  # an earlier attempt has reported its usage in its result
                 self._usage.add(step.usage)
             self._usage.set_outcome_hints(confidence=step.confidence, replan_hint=step.replan_hint)
             if step.name.startswith(_CALL_PREFIX):
@@ -170,13 +170,13 @@ class AttemptRecord:
         return self._calls.get(key)
 
     async def append(self, step: Step) -> Step:
-        """Store a step whose usage and hints are counted already.
+        """Store a step after its usage and hints were counted.
 
         Args:
             step: Step to store.
 
         Returns:
-            The step that counts: `step`, or the step that is stored under its name already.
+            `step`, or the step that was stored under this name earlier and counts instead.
 
         Raises:
             OversizeEventError: The step does not fit into a message.
@@ -220,13 +220,13 @@ class AttemptRecord:
         return step
 
     async def record_event(self, key: str, event: EmittedEvent, *, lasting: bool) -> None:
-        """Record an emitted event.
+        """Record an event that the attempt has emitted.
 
         Args:
             key: Key of the event.
             event: Event.
-            lasting: True for an event of a tool. The worker that takes over reports the event with the result, even
-                if this worker does not run the tool again.
+            lasting: True for an event of a tool. If another worker continues the attempt, that worker reports the event
+                with the result and need not run the tool again.
         """
         if lasting:
             await self.append(self.new_step(f"{_EVENT_PREFIX}{key}", data=event.model_dump(mode="json")))

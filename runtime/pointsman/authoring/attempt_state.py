@@ -1,4 +1,4 @@
-"""State of a running attempt, for the runtime. A `Context` shows a part of the state to agents and tools."""
+"""State of a running attempt, for the runtime. A `Context` gives agents and tools a part of the state."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _enclosing_call: ContextVar[str] = ContextVar("pointsman_enclosing_call", defaul
 
 
 class AttemptState:
-    """State of one attempt, or of one call or one try within the attempt.
+    """State of one attempt, of one call in the attempt, or of one try of a call.
 
     Copies for calls and tries share reports, usage, the record and cancellation with the attempt.
 
@@ -46,15 +46,16 @@ class AttemptState:
         agent: Name of the agent.
         journal: Store of the steps of a tool loop, or None.
         rate_limiter: Limits shared by the workers of a namespace, or None.
-        deliveries: Deliveries of the handoff, this delivery included; above 1 after a worker stopped or crashed.
+        deliveries: Number of deliveries of the handoff, with this delivery; above 1 after a worker stopped or crashed.
         now: Clock that deadlines and reports use: the broker's time, not the clock of this machine.
-        idempotency_key: Key of the task; within a tool, key of the tool call. The key is equal in every attempt.
-        interceptors: The worker's interceptors, outermost first. `Any`, because their module imports this module.
-        deps: Dependencies by priority: of a test, of the agent, of the worker's lifespans.
-        attempt_usage: Usage and hints that go with the result.
-        usage: Usage and hints of this call; `attempt_usage` itself outside of a call.
+        idempotency_key: Key of the task or, within a tool, of the tool call. Every attempt has the same key.
+        interceptors: The worker's interceptors, outermost first. The type is `Any` because the module of `Interceptor`
+            imports this module.
+        deps: Dependencies of a test, then of the agent, then of the worker's lifespans.
+        attempt_usage: Usage and hints that the result will contain.
+        usage: Usage and hints of this call; outside of a call, the object `attempt_usage`.
         handle: Cancellation flag and processes.
-        files: Files that the attempt may read, and those that it returns.
+        files: Files that the attempt may read, and files that the attempt returns.
         record: Emitted events and approved calls.
         messages: Messages to the workflow that the attempt has read.
         loop: Event loop that the state was made on, or None.
@@ -99,12 +100,12 @@ class AttemptState:
 
     @property
     def all_deps(self) -> tuple[object, ...]:
-        """Dependencies in the order in which they are searched: of a test, of the agent, of the worker."""
+        """Dependencies in the order of the search: of a test, of the agent, of the worker."""
         return (*self.deps, *self._worker_deps)
 
     @property
     def in_tool(self) -> bool:
-        """True within a tool call, whose idempotency key differs from the task's."""
+        """True within a tool call. The idempotency key of a tool call differs from the key of the task."""
         return self.idempotency_key != self.handoff.idempotency_key
 
     @property
@@ -114,13 +115,13 @@ class AttemptState:
         return {"usage": usage.usage, "confidence": usage.confidence, "replan_hint": usage.replan_hint}
 
     def next_key(self, kind: str, *parts: str) -> str:
-        """Return a key for the next thing of `kind` with these `parts`.
+        """Return a key for the next item of `kind` with these `parts`.
 
-        The n-th of equal things gets the same key in every attempt and in every process.
+        The n-th item of a kind with equal parts gets the same key in every attempt and in every process.
 
         Args:
-            kind: Kind of the thing, such as `tool`.
-            *parts: Texts that equal things share.
+            kind: Kind of the item, such as `tool`.
+            *parts: Texts that identify the item.
 
         Returns:
             The key.
@@ -132,7 +133,7 @@ class AttemptState:
     def for_try(self, idempotency_key: str) -> AttemptState:
         """Return a copy for one try of a tool call.
 
-        The count of equal things starts again, so that each try derives the same keys.
+        The copy counts equal items from the start, so each try derives the same keys.
 
         Args:
             idempotency_key: Key of the tool call.
@@ -146,13 +147,13 @@ class AttemptState:
         return other
 
     def for_call(self) -> AttemptState:
-        """Return a copy for one recorded call, whose usage and hints are counted apart and for the attempt."""
+        """Return a copy for one recorded call. Usage and hints are counted for this call and also for the attempt."""
         other = copy.copy(self)
         other.usage = AttemptUsage(parent=self.usage)
         return other
 
     def with_deps(self, deps: Iterable[object]) -> AttemptState:
-        """Return a copy with further dependencies, searched after those of a test and before those of the worker.
+        """Return a copy with further dependencies. The search order is: test, these dependencies, worker.
 
         Args:
             deps: Dependencies of the agent.
@@ -177,10 +178,10 @@ class AttemptState:
 
         Args:
             message: Text for people.
-            data: Values that strict JSON can carry.
+            data: Values that strict JSON can represent.
 
         Raises:
-            NotJsonError: JSON cannot carry a value of `data`.
+            NotJsonError: JSON cannot represent a value of `data`.
         """
         self.reporter.report(
             self.new_report("progress", message=without_surrogates(message), at=self.now(), data=dict(data) or None)
@@ -189,7 +190,7 @@ class AttemptState:
     def report_tool(
         self, name: str, *, call_id: str = "", description: str = ""
     ) -> AbstractAsyncContextManager[ReportedCall]:
-        """Report the block as one run of the tool `name`: a span and a stored report, however the block ends."""
+        """Report the block as one run of the tool `name`, with a span and a stored report, also after an error."""
         title, attributes = semconv.execute_tool(name, call_id=call_id, agent=self.agent, description=description)
         return self._report_call("tool", name, title, attributes, "internal")
 
@@ -203,7 +204,7 @@ class AttemptState:
         structured: bool = False,
         attempt: int | None = None,
     ) -> AbstractAsyncContextManager[ReportedCall]:
-        """Report the block as one model call: a span and a stored report, however the block ends."""
+        """Report the block as one model call, with a span and a stored report, also if the block raises an error."""
         title, attributes = semconv.chat(
             provider,
             model,
@@ -220,15 +221,15 @@ class AttemptState:
 
         Args:
             kind: Kind of the report: `progress`, `tool`, `chat`, or the name of a domain event.
-            at: First characters of the report.
-            data: Value that strict JSON can carry.
+            at: Time at which the reported work started.
+            data: Value that strict JSON can represent.
             **fields: Other fields of the report.
 
         Returns:
             The report.
 
         Raises:
-            NotJsonError: JSON cannot carry `data`.
+            NotJsonError: JSON cannot represent `data`.
         """
         return Progress(
             workflow_id=self.handoff.workflow_id,
@@ -250,7 +251,7 @@ class AttemptState:
         if not outer and (surrounding := traces.current_context()) is not None:
             outer = surrounding.span_id
         with traces.span(title, kind=span_kind, attributes=attributes, alone=kind == "chat") as span:
-            # With tracing off, the span has the id of the surrounding span, but the report needs an id of its own.
+            # If tracing is off, the span has the id of the surrounding span. The report needs its own id.
             recorded = span.context if traces.tracing_enabled() else None
             call = ReportedCall(span, recorded.span_id if recorded else secrets.token_hex(8), self.usage)
             _enclosing_call.set(call.span_id)
@@ -269,7 +270,7 @@ class AttemptState:
                     about: Attributes = {
                         semconv.TOOL_NAME: name,
                         semconv.AGENT_NAME: self.agent,
-                        # `_OTHER` is the convention's word for an error without a known short name.
+                        # OpenTelemetry's conventions define `_OTHER` for an error without a known short name.
                         semconv.ERROR_TYPE: "_OTHER" if call.error else None,
                     }
                     metrics.observe(semconv.TOOL_DURATION, (ended - started).total_seconds(), about)
@@ -288,7 +289,7 @@ class AttemptState:
 
 
 def without_surrogates(text: str) -> str:
-    """Return `text` with a question mark for each half of a surrogate pair, which UTF-8 cannot carry."""
+    """Return `text` with a question mark for each half of a surrogate pair, because UTF-8 cannot encode a half."""
     return text.encode("utf-8", "replace").decode()
 
 

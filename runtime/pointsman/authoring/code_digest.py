@@ -19,12 +19,12 @@ _PLAIN_TYPES = (str, int, float, bool, bytes, type(None))
 def code_digest(*parts: object) -> str:
     """Return a digest of the code of functions and classes, and of plain values.
 
-    The digest covers the whole file that defines a function or a class, because a function calls others of its file. It
-    also covers the place in the file, and plain values that a function encloses. The digest is equal in all processes
-    with the same code, on any machine.
+    The digest covers the whole file that defines a function or a class, because a function calls other functions of its
+    file. The digest also covers the position in the file, and plain values in a function's closure. Processes with the
+    same code have the same digest, on any machine.
 
     Args:
-        *parts: Functions, classes and plain values. Other objects count by their class.
+        *parts: Functions, classes and plain values. Of any other object, only the class is covered.
 
     Returns:
         16 hexadecimal digits.
@@ -58,7 +58,7 @@ def _enclosed(cell: Any) -> object:
 
 
 def _text_of_code(code: CodeType) -> str:
-    """Return the text of a function without a file. Nested functions count, and no addresses."""
+    """Return a text for a function without a file. It covers nested functions, but no memory addresses."""
     constants = [
         _text_of_code(value) if isinstance(value, CodeType) else repr(value)
         for value in code.co_consts
@@ -68,7 +68,7 @@ def _text_of_code(code: CodeType) -> str:
 
 
 def _file_text(of: Callable[..., Any] | type) -> str:
-    """Return the digest of the file that defines a function or a class; an empty text without a file."""
+    """Return the digest of the file that defines a function or a class; empty if there is no file."""
     try:
         name = inspect.getsourcefile(of)
     except TypeError:  # built in

@@ -1,4 +1,4 @@
-"""Context of an attempt, as agents and tools see it: their task, their dependencies, and ways to report."""
+"""Context of an attempt, which agents and tools get: the task, the dependencies, and methods to report."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ _REPORT_KINDS = frozenset({"progress", "tool", "chat"})
 
 
 class Context:
-    """Context of the attempt that an agent works on: its task, its dependencies, and ways to report.
+    """Context of one attempt, which the agent gets: the task, the dependencies, and methods to report.
 
-    A function receives a context by annotating a parameter with `Context`. A test makes one with `Context.for_test()`.
-    `progress`, `stream_text`, `set_confidence`, `replan` and `record_usage` never wait, so async and plain functions
-    call them alike. `emit`, `call` and `run_process` wait: an async function awaits them, a plain function passes them
-    to `run_sync`.
+    A function gets a context if a parameter has the annotation `Context`. A test makes a context with
+    `Context.for_test()`. `progress`, `stream_text`, `set_confidence`, `replan` and `record_usage` never wait, so async
+    and plain functions call them in the same way. `emit`, `call`, `ask`, `messages` and `run_process` are coroutines.
+    An async function awaits the coroutine, and a plain function passes the coroutine to `run_sync`.
 
     Args:
-        state: State of the attempt, which the runtime makes.
+        state: State of the attempt. The runtime makes the state.
     """
 
     __slots__ = ("_state",)
@@ -64,15 +64,15 @@ class Context:
         idempotency_key: str = "wf_test-T1",
         messages: Sequence[str] = (),
     ) -> Context:
-        """Return a context for a test, without a broker. It may be made outside of an event loop.
+        """Return a context for a test. The test needs neither a broker nor an event loop.
 
         Args:
-            input: Input of the task: a value that JSON can carry, or a pydantic model.
+            input: Input of the task: a value that JSON can represent, or a pydantic model.
             agent: Name of the agent.
             intent: Description of the task in words.
             results: Results of the tasks that this task depends on.
             reporter: Receiver of reports; by default they are discarded. Give a `RecordingReporter` to check them.
-            deps: Dependencies for `dep`. They come before the agent's own.
+            deps: Dependencies for `dep`. They are searched before the agent's own dependencies.
             interceptors: Interceptors of tool calls and model calls, outermost first.
             idempotency_key: Key of the task.
             messages: Messages to the workflow, in order, as `messages` returns them.
@@ -81,7 +81,7 @@ class Context:
             The context.
 
         Raises:
-            NotJsonError: JSON cannot carry `input`.
+            NotJsonError: JSON cannot represent `input`.
         """
         handoff = Handoff(
             workflow_id="wf_test",
@@ -157,29 +157,29 @@ class Context:
 
     @property
     def files(self) -> Files:
-        """Files of the request and of the tasks that this task depends on, by name. `add` returns a file."""
+        """Files of the request and of the tasks that this task depends on, by name. `add` adds a file to the result."""
         return self._state.files
 
     @property
     def history(self) -> History | None:
-        """Earlier turns of the thread, newest last, with a summary of older ones; None outside of a thread."""
+        """Earlier turns of the thread, newest last, with a summary of the oldest turns; None outside of a thread."""
         return self.handoff.history
 
     @property
     def idempotency_key(self) -> str:
-        """Key of the task or, in a tool, of the call. Equal for every try and every attempt.
+        """Key of the task or, in a tool, of the call. Every try and every attempt has the same key.
 
-        Send it along with side effects, so that the other side can drop a duplicate.
+        Send the key with each side effect. Then the receiver of the side effect can drop duplicates.
         """
         return self._state.idempotency_key
 
     @property
     def cancelled(self) -> bool:
-        """True once the result is not needed any more. A blocking function cannot be interrupted: let it check this."""
+        """True when the result is not needed any more. Check it in a blocking function, which cannot be interrupted."""
         return self._state.handle.cancelled
 
     def now(self) -> datetime:
-        """Return the broker's time, which decides about deadlines; not the time of this machine's clock.
+        """Return the broker's time, not the time of this machine. Deadlines follow the broker's time.
 
         Returns:
             The time, in UTC.
@@ -187,12 +187,12 @@ class Context:
         return self._state.now()
 
     def dep(self, kind: type[T]) -> T:
-        """Return the dependency of type `kind`: a database, a client.
+        """Return the dependency of type `kind`, such as a database or a client.
 
         The dependencies of a test come first, then the agent's `deps`, then the values of the worker's lifespans.
 
         Args:
-            kind: Type of the dependency. A subclass is also found.
+            kind: Type of the dependency. An instance of a subclass also matches.
 
         Returns:
             The first dependency that is a `kind`.
@@ -233,12 +233,12 @@ class Context:
         return self._state.attempt_usage.replan_hint
 
     def record_usage(self, usage: Usage, *, model: str = "") -> None:
-        """Add `usage` to the usage of this attempt, which its result reports whether it succeeds or fails.
+        """Add `usage` to the usage of this attempt. The result reports the usage, also if the attempt fails.
 
         Args:
             usage: Calls, tokens and cost of a model call that was not made through an `LLMAgent`.
-            model: The model, such as `openai:gpt-4.1`, to compute a cost that `usage` does not have from the published
-                price. The first such call of a process loads the price table, which takes half a second.
+            model: The model, such as `openai:gpt-4.1`. If `usage` has no cost, the published price of the model gives
+                the cost. The first call with a model loads the price table of the process, which takes half a second.
         """
         if model and not usage.cost:
             usage = with_named_cost(model, usage)
@@ -260,7 +260,7 @@ class Context:
         self._state.usage.set_outcome_hints(confidence=float(confidence))
 
     def replan(self, reason: str) -> None:
-        """Ask the supervisor to plan again when the supervisor has this result.
+        """Request a new plan from the supervisor. The supervisor plans when this result has arrived.
 
         Args:
             reason: Reason why the plan is not sufficient, for the planner.
@@ -276,10 +276,10 @@ class Context:
 
         Args:
             message: Text for people.
-            **data: Values that strict JSON can carry.
+            **data: Values that strict JSON can represent.
 
         Raises:
-            NotJsonError: JSON cannot carry a value of `data`.
+            NotJsonError: JSON cannot represent a value of `data`.
         """
         self._state.report_progress(message, data)
 
@@ -302,18 +302,18 @@ class Context:
         )
 
     async def emit(self, name: str, data: object = None) -> None:
-        """Publish a domain event of this workflow. Returns when the event is stored.
+        """Publish a domain event of this workflow, and return when the event is stored.
 
         In a team with `Choreography`, each agent that reacts to the event gets a task once this attempt has succeeded.
-        An event that an earlier attempt emitted is not stored again, as long as the broker remembers it.
+        If an earlier attempt emitted the event, it is not stored again while the broker remembers the event's id.
 
         Args:
             name: Name of the event, a token of a subject.
-            data: Value that strict JSON can carry.
+            data: Value that strict JSON can represent.
 
         Raises:
             InvalidTokenError: `name` cannot be a token of a subject, or is `progress`, `tool` or `chat`.
-            NotJsonError: JSON cannot carry `data`.
+            NotJsonError: JSON cannot represent `data`.
             OversizeEventError: The event is larger than the broker accepts.
         """
         if token(name, "event name") in _REPORT_KINDS:
@@ -325,9 +325,9 @@ class Context:
         await state.record.record_event(key, EmittedEvent(name=name, data=event.data), lasting=state.in_tool)
 
     def tool(self, name: str, *, call_id: str = "", description: str = "") -> AbstractAsyncContextManager[ReportedCall]:
-        """Report the block as one run of a tool: a span and a stored report, however the block ends.
+        """Report the block as one run of a tool, with a span and a stored report, also if the block raises an error.
 
-        Use it for a tool that is not a `Tool`. A tool run by `call` is reported without this block.
+        Use `tool` for a function that is not a `Tool`. A run by `call` is reported without this block.
 
         Args:
             name: Name of the tool.
@@ -349,9 +349,9 @@ class Context:
         structured: bool = False,
         attempt: int | None = None,
     ) -> AbstractAsyncContextManager[ReportedCall]:
-        """Report the block as one model call: a span and a stored report, however the block ends.
+        """Report the block as one model call, with a span and a stored report, also if the block raises an error.
 
-        Use it for a call with a provider's SDK. An `LLMAgent` reports its model calls without this block.
+        Use `chat` for a call with a provider's SDK. An `LLMAgent` reports its model calls without this block.
 
         Args:
             provider: Provider of the model, such as `openai`.
@@ -403,25 +403,26 @@ class Context:
     ) -> Any:
         """Ask a person, and return the answer.
 
-        While the question is open, the attempt has ended: no process waits, and the workflow survives restarts. With
-        the answer the task is handed out again. The agent starts again, and the same question returns the answer at
-        once. An `LLMAgent` continues from its recorded steps. Questions that run at the same time, as in
+        The attempt ends while the question is open, so no process waits, and the workflow survives restarts. When the
+        answer arrives, the supervisor hands out the task again. The agent starts again, and the same question returns
+        the answer at once. An `LLMAgent` continues from its recorded steps. Concurrent questions, as in
         `asyncio.gather`, are asked together.
 
-        A question is recognised by its text, its type and its choices. So ask it in the same words each time.
+        A question is recognised by its text, its type and its choices. So use the same words each time.
 
         Args:
             question: Question, at most 4,000 characters.
             output: Type of the answer: text, a number, a pydantic model. Default: `str`.
             choices: Possible answers, at most 100; None for any answer of the type.
-            timeout: Seconds to wait for the answer; at most, and by default, the team's `Limits(answer_timeout=...)`.
+            timeout: Seconds to wait for the answer. The team's `Limits(answer_timeout=...)` is the default and the
+                maximum.
             default: Answer if no answer arrives in time. Without a default, an expired question raises an error.
 
         Returns:
             The answer, checked against the type.
 
         Raises:
-            AnswerRequiredError: The question has no answer yet. Let the error pass: it ends the attempt.
+            AnswerRequiredError: The question has no answer yet. Do not catch the error, because it ends the attempt.
             ConfigurationError: The question is not valid.
             UnansweredError: A person declined to answer, or the question expired without a default.
         """
@@ -430,28 +431,28 @@ class Context:
     # Messages
 
     async def messages(self) -> tuple[UserMessage, ...]:
-        """Return the messages to the workflow: those before the attempt, and all later ones.
+        """Return all messages to the workflow, from before the attempt and from during the attempt.
 
-        `pointsman tell` and `Client.tell` send messages. Call this between the steps of the work, and compare the
-        numbers of the messages with those of the last call. Each call is recorded: if the attempt continues in another
-        process, or after a question, the same call returns the same messages.
+        `pointsman tell` and `Client.tell` send messages. Call this method between the steps of the work. New messages
+        have higher numbers than the messages of the last call. Each call is recorded. If the attempt continues in
+        another process, or after a question, the same call returns the same messages.
 
         Returns:
             The messages, in order.
 
         Raises:
-            TaskError: The attempt has called this 1,000 times; kind `limit`.
+            TaskError: The attempt has called this method 1,000 times; kind `limit`.
         """
         return await self._state.messages.read(self._state.next_key("messages"))
 
     # Tools and processes
 
     async def call(self, tool: RunnableTool, /, **arguments: object) -> JsonValue:
-        """Run a tool from code as a model would: checked, timed, retried and reported.
+        """Run a tool from code. Checks, timeout, retries and reports are the same as for a model's call.
 
         Args:
             tool: Function decorated with `@tool`.
-            **arguments: Arguments by name. A tool's own `Context` parameter is not among them.
+            **arguments: Arguments by name, without the tool's `Context` parameter.
 
         Returns:
             The value of the tool as JSON.
@@ -480,7 +481,7 @@ class Context:
             input: Bytes for the standard input.
             cwd: Working directory; the worker's by default.
             env: Environment. Default: the worker's, without model keys, `POINTSMAN_*` and the collector's headers.
-            secrets: Without `env`: names of such variables that the command receives nevertheless. Default: none.
+            secrets: Names of these excluded variables that the command gets if `env` is None. Default: none.
 
         Returns:
             Exit code, standard output and standard error.
@@ -509,7 +510,7 @@ class Context:
             The result of the coroutine.
 
         Raises:
-            RuntimeError: The caller runs on an event loop, which waiting would block.
+            RuntimeError: The caller runs on an event loop, and the wait would block that loop.
         """
         try:
             asyncio.get_running_loop()
@@ -519,7 +520,7 @@ class Context:
             return asyncio.run_coroutine_threadsafe(work, loop).result()
         work.close()
         raise RuntimeError(
-            "run_sync was called in an async function, whose event loop it would block; write `await` instead"
+            "run_sync was called in an async function and would block the event loop; write `await` instead"
         )
 
 

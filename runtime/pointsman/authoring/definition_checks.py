@@ -30,7 +30,7 @@ def tools_by_name(tools: Sequence[Tool[..., Any]], agent: str, durable: bool) ->
     Args:
         tools: The tools.
         agent: The name of the agent.
-        durable: True if the agent keeps the steps of an attempt.
+        durable: True if the agent stores the steps of an attempt.
 
     Returns:
         The tools by name.
@@ -102,7 +102,7 @@ def model_specs(model: Any, agent: str) -> tuple[str | Model | None, ...]:
 
 
 def is_positive_int(given: Any) -> bool:
-    """Return True if a value is a whole number from 1 on.
+    """Return True if a value is a whole number of at least 1.
 
     Args:
         given: The value.

@@ -1,4 +1,4 @@
-"""Durable steps of an attempt's tool loop: each step is stored before the agent uses it, and is not repeated."""
+"""Durable steps of an attempt's tool loop. Each step is stored before the agent uses the step, and is not repeated."""
 
 from __future__ import annotations
 
@@ -38,14 +38,15 @@ class DurableSteps:
     async def model_reply(self, turn: int, ask: Callable[[AttemptState], Awaitable[ModelReply]]) -> ModelReply:
         """Return the model's answer of a turn: the stored answer, otherwise the answer of `ask`.
 
-        An answer without calls is not stored. Such an answer leads to the result, which is stored, or to one repair.
+        An answer without calls is not stored. After such an answer, either the result is stored, or the model gets one
+        chance to repair the answer.
 
         Args:
             turn: Number of the turn, from 1.
-            ask: Function that asks the model. It gets the state of the call.
+            ask: Function that calls the model. Its argument is the state of the call.
 
         Returns:
-            The answer that counts.
+            The answer to use.
 
         Raises:
             TaskError: The answer does not fit into a message; kind `oversize`.
@@ -80,10 +81,10 @@ class DurableSteps:
         return _reply_of_step(stored)
 
     async def _adopt_reply(self, turn: int, step: Step) -> ModelReply:
-        """Return the answer of an earlier attempt that ended to ask a person, and store it for this attempt.
+        """Return the answer of an earlier attempt that ended to ask a person, and store the answer for this attempt.
 
-        The answer is paid for, and its calls without a result were not started. A worker that takes over this attempt
-        cannot know that, so the answer is stored again.
+        The answer was paid for, and its calls without a result were not started. If another worker takes over this
+        attempt, only a step of this attempt shows that. So the answer is stored again.
         """
         state = self._state
         if state.journal is not None:
@@ -94,11 +95,11 @@ class DurableSteps:
         return _reply_of_step(step)
 
     async def new_messages(self, turn: int, *, fetch: bool) -> Sequence[UserMessage]:
-        """Return the messages to the workflow that the model has not received before a turn.
+        """Return the messages to the workflow that the model did not receive before this turn.
 
         Args:
             turn: Number of the turn, from 1.
-            fetch: True to look for messages since the handoff.
+            fetch: True to also read the messages that arrived after the handoff.
 
         Returns:
             The messages, in order. Another process of the attempt gets the same messages at the same turn.
@@ -107,7 +108,7 @@ class DurableSteps:
         return await self._state.messages.read_new(turn, step, answered=answered, fetch=fetch)
 
     def lost_calls(self) -> int:
-        """Return the number of model calls that crashed workers may have had under way. The next call returns 0."""
+        """Return the number of model calls that crashed workers may have had in progress. The next call returns 0."""
         lost, self._lost = self._lost, 0
         return lost
 
@@ -151,7 +152,7 @@ class DurableSteps:
             **fields: Usage and hints of the call.
 
         Returns:
-            The text and the error flag that count.
+            The text and the error flag to use.
         """
         self._lost = 0  # the crashed worker was running this tool, so it was not calling a model
         if self._state.journal is None:

@@ -22,7 +22,7 @@ FileContent: TypeAlias = "bytes | Path | BinaryIO | Iterable[bytes] | AsyncItera
 
 _PIECE_BYTES = 131_072
 _DEFAULT_READ_BYTES = 32 * 1024 * 1024
-"""Largest file that `read` returns by default. A larger one is streamed or saved."""
+"""Largest file that `read` returns by default, in bytes. A larger file must be streamed or saved."""
 
 
 class FileSource(Protocol):
@@ -34,7 +34,7 @@ class FileSource(Protocol):
 
 
 class FileTransfer(FileSource, Protocol):
-    """The object store, as an attempt uses it. Calls may come from any event loop."""
+    """The part of the object store that an attempt uses. Calls may come from any event loop."""
 
     async def store(self, name: str, media_type: str, content: FileContent) -> File:
         """Store a file, and return the reference to it."""
@@ -76,7 +76,7 @@ class ContextFile:
         return self.file.sha256
 
     def stream(self) -> AsyncGenerator[bytes, None]:
-        """Read the file in pieces, without holding it in memory.
+        """Read the file in pieces. The whole file is never in memory.
 
         Returns:
             The pieces. After the last piece, an error is raised if the size or the digest is wrong.
@@ -134,8 +134,7 @@ class ContextFile:
 class Files(Mapping[str, ContextFile]):
     """The files of an attempt by name, and the files that the agent returns.
 
-    If several files have the same name, the later files are found by the name of the task and the file:
-    `scan/page.png`.
+    If several files have the same name, the key of each later file is its task and its name, such as `scan/page.png`.
 
     Args:
         files: The files that the attempt may read.
@@ -149,7 +148,7 @@ class Files(Mapping[str, ContextFile]):
             self._files.setdefault(name, each)
         self._transfer = transfer
         self.returned: list[File] = []
-        """The files that are sent with the result of the attempt."""
+        """The files that the attempt returns with its result."""
 
     def __getitem__(self, name: str) -> ContextFile:
         try:

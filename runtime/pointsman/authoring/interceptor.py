@@ -1,4 +1,4 @@
-"""Interceptors: code around the attempts, tool calls and model calls of a worker, for logging, checks and metering."""
+"""Run code around the attempts, tool calls and model calls of a worker, for logging, checks and metering."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Next: TypeAlias = Callable[[C], Awaitable[R]]
 
 @dataclass(frozen=True, slots=True)
 class AttemptInvocation:
-    """One attempt of an agent, on its way to the agent.
+    """One attempt, before the agent starts it.
 
     Attributes:
         agent: Card of the agent.
@@ -49,7 +49,7 @@ class AttemptInvocation:
 
 @dataclass(frozen=True, slots=True)
 class ToolInvocation:
-    """One call of a tool, by a model or by code, on its way to the tool.
+    """One tool call of a model or of code, before the tool starts.
 
     Attributes:
         tool: Name of the tool.
@@ -67,7 +67,7 @@ class ToolInvocation:
 
 @dataclass(frozen=True, slots=True)
 class ModelInvocation:
-    """One request to a model, on its way to the provider.
+    """One request to a model, before it is sent to the provider.
 
     Attributes:
         provider: Provider of the model.
@@ -87,13 +87,13 @@ class ModelInvocation:
 class Interceptor(Protocol):
     """Code around the attempts, tool calls and model calls of a worker.
 
-    Subclass it and override what you need: each method passes the call on by default. A method may look at the call,
-    change it with `dataclasses.replace`, refuse it by an exception, or answer without `next`. An exception has
-    the same effect as an exception of the call: the model reads the text of a `TaskError` that `tool` raises. Do not
-    catch `CancelledError`.
+    Make a subclass and override the methods that you need. By default, each method passes the call to `next`. A method
+    may read the call, change the call with `dataclasses.replace`, refuse the call by an exception, or answer without
+    `next`. An exception has the same effect as an exception of the call. For example, the model reads the text of a
+    `TaskError` that `tool` raises. Do not catch `CancelledError`.
 
-    One instance serves all attempts of a worker, on the loop that the agents run on, so methods must not block. The
-    first interceptor is the outermost: it sees a call first, and its outcome last.
+    One instance serves all attempts of a worker, on the loop of the agents, so methods must not block. The first
+    interceptor is the outermost. It gets a call first, and the outcome of the call last.
 
     If the result of a call is restored after a worker stopped, the call is not made again and not intercepted. If a
     person must allow a tool call, the person is asked before the call is intercepted.

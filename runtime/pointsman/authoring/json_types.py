@@ -1,4 +1,4 @@
-"""Convert between JSON and Python types: check inputs against a type, and write outputs by their type."""
+"""Convert between JSON and Python types. Inputs are checked against a type, and outputs are written by their type."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ class InputType(Generic[T]):
     def from_json(self, value: JsonValue) -> T:
         """Convert a JSON value to the type.
 
-        If the type is text, an object with a `request` is also valid, because a planned task has this input by default.
+        If the type is text, an object with a `request` is also valid, because a planned task has such an input by
+        default.
 
         Args:
             value: JSON value.
@@ -63,14 +64,14 @@ class InputType(Generic[T]):
 
 
 class OutputType:
-    """Python type of a value that is written as JSON, by the declared type.
+    """Declared Python type of a value that is written as JSON.
 
     Args:
         annotation: Annotation of the type.
         owner: Owner of the type in error messages, as in `agent translator`.
 
     Raises:
-        ConfigurationError: Pydantic cannot express the type as JSON Schema, or JSON cannot carry all its values.
+        ConfigurationError: Pydantic cannot express the type as JSON Schema, or JSON cannot represent all its values.
     """
 
     __slots__ = ("_writer", "owner", "schema")
@@ -82,7 +83,7 @@ class OutputType:
         self._writer = None if adapter.core_schema["type"] == "any" else TypeWriter(adapter)
 
     def to_json(self, value: object) -> JsonValue:
-        """Check a value against the type as the value is now, and convert the value to strict JSON.
+        """Check the present content of a value against the type, and convert the value to strict JSON.
 
         Half of a surrogate pair becomes a question mark, as in the answer of a model.
 
@@ -93,7 +94,7 @@ class OutputType:
             The JSON value.
 
         Raises:
-            TaskError: The value does not fit the type, or JSON cannot carry the value; kind `invalid_output`, not
+            TaskError: The value does not fit the type, or JSON cannot represent it; kind `invalid_output`, not
                 retryable. The message gives the path, but never the content.
         """
         try:
@@ -113,7 +114,7 @@ class OutputType:
         except RecursionError:  # pydantic's own check reached its limit of depth
             problem = "$ is nested too deeply"
         except Exception as error:  # the error of a validator or of a serializer
-            problem = f"pydantic cannot write it ({type(error).__name__})"
+            problem = f"pydantic cannot write the value ({type(error).__name__})"
         raise TaskError(f"the output of {self.owner} does not fit its type: {problem}", kind=ErrorKind.INVALID_OUTPUT)
 
 
@@ -125,7 +126,7 @@ def _adapter_of(
         adapter: TypeAdapter[Any] = TypeAdapter(annotation)
         schema: dict[str, JsonValue] = adapter.json_schema(mode=mode)
         problem = find_unwritable(adapter.core_schema, output=mode == "serialization")
-    except Exception as error:  # pydantic reports an unusable annotation by errors of many types
+    except Exception as error:  # pydantic raises errors of many types for an unusable annotation
         raise ConfigurationError(
             f"{owner} {verb} the type {_name(annotation)}, which has no JSON form: {definition_problem(error)}; "
             "use a pydantic model, a dataclass, a TypedDict, text, numbers, lists or dicts"

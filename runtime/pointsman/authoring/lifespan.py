@@ -1,4 +1,4 @@
-"""Lifespans: resources of a worker, such as a database pool, that are opened at its start and closed at its end."""
+"""Lifespans are resources of a worker, such as a database pool, that are open from its start to its end."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class Lifespan(Generic[T]):
-    """Resources of a worker. A call returns an async context manager that opens the resources. Tests may call it, too.
+    """Resources of a worker. A call returns an async context manager that opens the resources, also in a test.
 
     Args:
         function: Async generator function that yields once, or function that returns an async context manager.

@@ -1,7 +1,7 @@
-"""Define an agent by a prompt, a model, tools and an output type: a bounded loop of model calls and tool calls.
+"""Define an agent by a prompt, a model, tools and an output type. It runs a bounded loop of model calls and tool calls.
 
-Each tool call of the model gets exactly one result. The model receives the errors of tools. If a provider
-fails, the call is repeated here a few times, and then the supervisor receives the error.
+Each tool call of the model gets exactly one result. The model receives the errors of tools. If a provider fails, the
+agent repeats the call a few times. Then the attempt fails with the provider's error.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ from pointsman_schemas.unknown_fields import find_unknown_fields
 
 __all__ = ["LLMAgent"]
 
-_MAX_MISNAMED: Final = 5  # fields that one message names
+_MAX_MISNAMED: Final = 5  # largest number of fields in one message
 MAX_UNUSABLE_CHARS: Final = 4_000
-"""Characters that the log keeps of an unusable answer: enough to see the model's mistake."""
+"""Longest part of an unusable answer in the log, in characters. The part is long enough to show the model's mistake."""
 
 
 class LLMAgent(Agent):
@@ -65,7 +65,7 @@ class LLMAgent(Agent):
 
     Args:
         name: Name of the agent.
-        description: Purpose of the agent, by which planners choose it.
+        description: Purpose of the agent. Planners choose agents by this text.
         instructions: Prompt, or the path of a file with the prompt. The file is read at once.
         tools: Tools and sources of tools, such as `mcp_tools(...)`.
         input: Type against which the input of a handoff is checked, or None for any input.
@@ -73,37 +73,39 @@ class LLMAgent(Agent):
         output_name: Name of the answer's schema for the provider.
         deps: Values, such as a database or a client, which tools get by their type: `context.dep(Database)`. The agent
             does not close them.
-        model: `openai:NAME`, `openai-responses:NAME`, `anthropic:NAME`, `offline`, a model object, or None for the
-            model that the environment names, which is read at first use. In a list, the next model
-            is asked when a model fails.
+        model: `openai:NAME`, `openai-responses:NAME`, `anthropic:NAME`, `offline`, a model object, or None. None means
+            the model that the environment names at the first use. In a list, the next model is tried when a model
+            fails.
         role: Role of the agent in a team.
         skills: Skills of the agent.
         intents: Intents that the agent serves.
         examples: Example requests for the agent.
         version: Semantic version of the agent.
         fallback: Name of the agent that gets a task after this agent has failed.
-        concurrency: Attempts that run at a time in one process.
-        max_in_flight: Attempts that run at a time in all processes together.
+        concurrency: Largest number of attempts at a time in one process.
+        max_in_flight: Largest number of attempts at a time in all processes together.
         timeout: Limit of one attempt, in seconds.
         reacts_to: Names of the domain events that the agent reacts to, in a team with `Choreography`.
         approval: `required` if a person must allow each task of the agent.
         team: Team to which the agent belongs; by default every team may use the agent. The agent's full name is then
-            `TEAM--NAME`, and it has a queue of its own. The team lists the name in `own_agents`.
-        turns: Model calls of one attempt. An attempt that needs more ends with an error of kind `limit`.
-        tokens: Tokens of one attempt, or None for no limit. An attempt that uses them up ends with kind `limit`.
+            `TEAM--NAME`, and the agent has its own queue. The team lists the name in `own_agents`.
+        turns: Largest number of model calls of one attempt. An attempt that needs more calls fails with the kind
+            `limit`.
+        tokens: Largest number of tokens of one attempt, or None for no limit. An attempt that needs more tokens fails
+            with the kind `limit`.
         max_tokens: Limit of one answer, in tokens.
         temperature: Temperature of the model, or None for the provider's default.
         durable: Store each answer that calls tools, and each result of a tool, on the bus before the agent acts on it.
-            A worker that receives the attempt after another worker crashed continues from there. If a tool was running
-            at the crash, an `idempotent` tool is run again; otherwise the attempt ends with `outcome_unknown`. Without
-            `durable`, an attempt starts from the beginning after a crash or after a person's answer: the model is
-            called again, and finished tools run again, with the same idempotency keys if the model repeats the calls.
-            So without `durable`, a tool with `approval` must be `idempotent`.
+            A worker that receives the attempt after another worker crashed continues after the last stored step. If a
+            tool was running at the crash, an `idempotent` tool is run again; otherwise the attempt ends with
+            `outcome_unknown`. Without `durable`, an attempt starts from the beginning after a crash or after a person's
+            answer: the model is called again, and finished tools run again, with the same idempotency keys if the model
+            repeats the calls. So without `durable`, a tool with `approval` must be `idempotent`.
         stream: Send the text to clients while the model writes it. If the output has a text field `answer`, only the
             text of this field is sent.
-        listen: Give the model the messages to the workflow that come while it works, before its next call. Without
-            `listen`, the model gets the messages before the attempt only.
-        extractor: Tool that returns the text of a file which the model cannot read itself: `extract(name, context)`.
+        listen: Before each model call, give the model the new messages to the workflow. Without `listen`, the model
+            gets only the messages that arrived before the attempt.
+        extractor: Tool that returns the text of a file if the model cannot read the file: `extract(name, context)`.
             Images and PDF files are given to models as they are, and text files as text.
         clock: Clock of the pauses between tries and of the deadline; by default the system's clock.
 
@@ -196,7 +198,7 @@ class LLMAgent(Agent):
 
     @cached_property
     def models(self) -> tuple[Model, ...]:
-        """Models of the agent, in the order in which they are asked.
+        """Models of the agent, in the order in which they are tried.
 
         Raises:
             ConfigurationError: A model does not exist, or its key is not set.
@@ -205,7 +207,7 @@ class LLMAgent(Agent):
 
     @property
     def model(self) -> Model:
-        """Model that is asked first.
+        """Model that is tried first.
 
         Raises:
             ConfigurationError: A model does not exist, or its key is not set.
@@ -231,8 +233,9 @@ class LLMAgent(Agent):
     def with_model(self, model: str | Model | Sequence[str | Model] | None) -> Self:
         """Return a copy of this agent that uses a different model, with the same prompt, tools and limits.
 
-        Use it for a shipped agent such as the planner, or in a test, with a `ScriptedModel`. Both agents share the
-        sources of tools, and closing either agent closes the sources.
+        Use this method to change the model of a shipped agent such as the planner, or to use a `ScriptedModel` in a
+        test. The original and the copy share the sources of tools. If you close one agent, the sources are closed for
+        both.
 
         Args:
             model: Model, as for `LLMAgent`.
@@ -249,7 +252,7 @@ class LLMAgent(Agent):
         return other
 
     async def open(self) -> None:
-        """Connect the sources of tools, so that a worker finds their problems at its start."""
+        """Connect the sources of tools. A worker does this at its start, before any task."""
         await self._tools()
 
     async def close(self) -> None:
@@ -334,7 +337,7 @@ class LLMAgent(Agent):
         return await calls.complete(request, state)
 
     def _text_receiver(self, state: AttemptState) -> Callable[[str], None] | None:
-        """Return the function that gets the text of a call; None if the agent does not stream.
+        """Return the function that receives the streamed text of a call; None if the agent does not stream.
 
         If the output has a text field `answer`, only the text of this field is sent, without JSON.
         """
@@ -347,7 +350,7 @@ class LLMAgent(Agent):
             return send
         fields: dict[str, JsonTextField] = {}
 
-        def receive(text: str) -> None:  # a call that is made again writes its text from the beginning
+        def receive(text: str) -> None:  # a repeated call streams its text from the beginning
             fields.setdefault(state.handle.text_id, JsonTextField("answer", send)).feed(text)
 
         return receive
@@ -357,12 +360,12 @@ class LLMAgent(Agent):
     def _parse_reply(self, reply: ModelReply) -> tuple[JsonValue, str]:
         """Return the answer and an empty text, or None and the problem of the reply."""
         if not reply.text.strip() and reply.data is None:
-            return None, "it was empty"
+            return None, "it is empty"
         if self._output is None or self._written is None:
             return reply.text.strip(), ""
         found = (reply.data,) if reply.data is not None else find_json(reply.text)
         fitting: list[JsonValue] = []
-        problem = "it holds no JSON object"
+        problem = "it contains no JSON object"
         for each in found:
             candidate = unwrapped(self._plain_schema or {}, each)
             try:
@@ -370,7 +373,7 @@ class LLMAgent(Agent):
             except ValidationError as error:
                 problem = describe(error)
                 continue
-            if candidate and not value.model_fields_set:  # the reply has no known field: only defaults
+            if candidate and not value.model_fields_set:  # no known field, so all are defaults
                 problem = f"it has none of the fields {', '.join(self._output.model_fields)}"
                 continue
             if isinstance(candidate, dict) and (misnamed := _misnamed_fields(self._output, candidate)):
@@ -382,20 +385,20 @@ class LLMAgent(Agent):
                 problem = str(error)
         if len(fitting) == 1:
             return fitting[0], ""
-        return None, f"it holds {len(fitting)} JSON objects that fit; give one" if fitting else problem
+        return None, f"it contains {len(fitting)} JSON objects that fit; give one" if fitting else problem
 
     def _unusable_error(self, reply: ModelReply, problem: str) -> TaskError:
         if not reply.text.strip():
-            return RefusedError("the model answered nothing, twice")
+            return RefusedError("the model gave an empty answer twice")
         return TaskError(
-            f"the answer of agent {self._card.name} cannot be used, and its repair neither: {problem}",
+            f"neither the answer of agent {self._card.name} nor its repair can be used: {problem}",
             kind=ErrorKind.INVALID_OUTPUT,
             unusable_output=truncate(reply.text, MAX_UNUSABLE_CHARS),
         )
 
 
 def _with_messages(turns: Sequence[Turn], messages: Sequence[UserMessage]) -> list[Turn]:
-    """Return the turns with messages at the end: in the last turn if it is a turn of the user, otherwise in a new turn.
+    """Return the turns with the messages in the last turn, or in a new turn if the last turn is not the user's.
 
     Some providers refuse two turns of the user in a row.
     """

@@ -1,4 +1,4 @@
-"""Tools of MCP servers for agents, and a team as a tool of an MCP server. It needs the extra `mcp`."""
+"""Give agents the tools of MCP servers. This module needs the extra `mcp`."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ MAX_TOOLS: Final = 64
 _START_TIMEOUT_S: Final = 30.0  # a slow machine starts an interpreter and imports modules in this time
 _CLOSE_TIMEOUT_S: Final = 5.0
 _PROBE_TIMEOUT_S: Final = 5.0  # wait for an answer of a server whose connection may be closed
-_HTTP_TIMEOUT_S, _HTTP_READ_TIMEOUT_S = 30.0, 300.0  # as in the SDK: a server may hold a response open
+_HTTP_TIMEOUT_S, _HTTP_READ_TIMEOUT_S = 30.0, 300.0  # as in the SDK, because a server may keep a response open
 
 _statuses: ContextVar[list[int] | None] = ContextVar("pointsman_mcp_statuses", default=None)
-"""HTTP statuses of the requests that the current call has made."""
+"""HTTP statuses of the responses to the current call."""
 
 _log = get_logger(__name__)
 
@@ -137,7 +137,7 @@ class McpTools:
             _statuses.reset(token)
 
     async def _is_connected(self, client: Client) -> bool:
-        """Return True if the server answers. Servers may also send the error code of a closed connection."""
+        """Return True if the server answers and the answer is not the error code of a closed connection."""
         from mcp import MCPError
         from mcp.types import CONNECTION_CLOSED
 
@@ -180,7 +180,7 @@ class McpTools:
         living.cancel()
 
     async def client(self) -> Client:
-        """Return the client of a connected server, or raise the errors of `tools` after the time for a start."""
+        """Return the client of a connected server. `tools` lists the errors if the server does not start in time."""
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
             self._loop, self._lock, self._client, self._connection_task = loop, asyncio.Lock(), None, None
@@ -352,7 +352,7 @@ def mcp_tools(
 async def _http_transport(
     url: str, headers: dict[str, str], authorization: str | Callable[[], str] | None
 ) -> AsyncIterator[Any]:
-    """Connect over HTTP, with headers, and note the status of each response for the call that caused it."""
+    """Connect over HTTP, with headers, and record the status of each response for the call that caused the response."""
     import httpx2
     from mcp.client.streamable_http import streamable_http_client
 

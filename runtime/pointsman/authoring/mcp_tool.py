@@ -96,7 +96,7 @@ class McpTool(Tool[..., Any]):
 
 
 def safe_name(name: str, taken: Mapping[str, object]) -> str:
-    """Return a name that all providers accept and no other tool has. Each process gets the same name.
+    """Return a name that all providers accept and that no other tool has. Each process computes the same name.
 
     Args:
         name: The name that the server gives.

@@ -1,4 +1,4 @@
-"""Calls of a chain of models: within the budget, retried while that may help, measured and counted."""
+"""Call a chain of models within the budget. Retry calls that may succeed, and measure and count each call."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from pointsman_schemas.events import ErrorKind, Usage
 __all__ = ["ESTIMATED_ANSWER_TOKENS", "MAX_TRIES", "MAX_WAIT_S", "ModelCalls"]
 
 MAX_TRIES: Final = 3
-"""Tries of one call when a provider fails transiently. The supervisor makes further tries: its retries are
-durable and hold no slot."""
+"""Tries of one call when a provider fails transiently. The supervisor makes further tries, because retries of the
+supervisor are durable and occupy no slot."""
 MAX_WAIT_S: Final = 20.0
 """Longest pause between two tries. If a provider asks for a longer pause, the supervisor schedules the retry."""
 MAX_ADAPTATIONS: Final = 8
-"""Requests to one model that a server may refuse because of a parameter, before the model counts as failed."""
+"""Requests to one model in one call. If a server refuses all of them because of a parameter, the model has failed."""
 ESTIMATED_ANSWER_TOKENS: Final = 300
 """Expected tokens of an answer, for the check of shared limits. The actual usage corrects this number."""
 
@@ -48,7 +48,7 @@ class ModelCalls:
 
     Attributes:
         agent: Name of the agent.
-        models: Models in the order in which they are asked.
+        models: Models in the order in which they are tried.
         tokens: Tokens that one attempt may use, or None for no limit.
         clock: Clock of pauses and durations.
     """
@@ -61,7 +61,7 @@ class ModelCalls:
     async def complete(self, request: ModelRequest, state: AttemptState) -> ModelReply:
         """Return the reply of the first model that answers.
 
-        The models are asked in turn. Models that failed transiently are asked again, after a pause. An answer may be
+        The models are tried in turn. Models that failed transiently are tried again, after a pause. An answer may be
         as long as `request` and the remaining budget allow.
 
         Args:
@@ -72,7 +72,7 @@ class ModelCalls:
             The reply.
 
         Raises:
-            ModelError: No model answered. The error is from the model that may be asked again first.
+            ModelError: No model answered. The error is from the model that may be called again first.
             TaskError: The budget is used up, or the rest of the budget is too small for this call; kind `limit`.
             InvariantError: The loop ended without a reply or an error, because of a bug in this code.
         """
@@ -101,7 +101,7 @@ class ModelCalls:
         raise InvariantError("the last try of a model call neither returned nor raised")
 
     def record_lost_call(self, request: ModelRequest, state: AttemptState) -> None:
-        """Count a call of the first model that was under way when its worker crashed, because it was paid for.
+        """Count a call of the first model that was in progress when its worker crashed, because the call was paid for.
 
         Args:
             request: Request of the call.
@@ -114,11 +114,11 @@ class ModelCalls:
     async def _call_adapting(
         self, model: Model, request: ModelRequest, attempt: int, state: AttemptState
     ) -> ModelReply:
-        """Return the answer of one model. If the adapter changes the request, it is sent again at once.
+        """Return the answer of one model. If the adapter changes the request, the changed request is sent at once.
 
         Raises:
             ModelError: The model failed.
-            TaskError: A limit is reached. Each request counts as a call, also a refused request.
+            TaskError: A limit is reached. A refused request also counts as a call.
             InvariantError: The loop ended without a reply or an error, because of a bug in this code.
         """
         for left in range(MAX_ADAPTATIONS, -1, -1):
@@ -159,8 +159,8 @@ class ModelCalls:
     async def _complete_once(
         self, model: Model, request: ModelRequest, attempt: int, state: AttemptState, use: Callable[[Usage], None]
     ) -> ModelReply:
-        """Return the reply to one call. The usage of each request, failed requests included, goes to `use`."""
-        state.handle.text_id = token_hex(4)  # a repeated call writes its text from the beginning
+        """Return the reply to one call. Pass the usage of each request to `use`, failed requests included."""
+        state.handle.text_id = token_hex(4)  # a repeated call streams its text from the beginning
         started = self.clock.monotonic()
         measured: dict[str, semconv.Value | None] = {
             semconv.OPERATION_NAME: "chat",
@@ -205,7 +205,7 @@ class ModelCalls:
             metrics.count(semconv.MODEL_COST, usage.cost, measured)
 
     def _check_limits(self, state: AttemptState) -> None:
-        """Raise a `TaskError` if a limit is used up, so that not even the smallest call may be made."""
+        """Raise a `TaskError` if a limit is used up, because then even the smallest call is not allowed."""
         used, budget = state.attempt_usage.usage, state.handoff.budget
         limits = [("tokens", used.tokens, self.tokens)]
         if budget is not None:
@@ -247,7 +247,7 @@ class ModelCalls:
 
 
 class _TooLittleError(TaskError):
-    """The budget is too small for a call of one model. A cheaper model may still be asked."""
+    """The budget is too small for a call of one model. A call of a cheaper model may still be possible."""
 
 
 async def _send(model: Model, request: ModelRequest, call: ReportedCall, count: Callable[[Usage], None]) -> ModelReply:
@@ -265,7 +265,7 @@ async def _send(model: Model, request: ModelRequest, call: ReportedCall, count: 
             error.usage = _interrupted_usage(model, request, error.usage, received)
             count(error.usage)
         raise
-    except asyncio.CancelledError:  # the provider has begun and may continue, so the call is paid for in any case
+    except asyncio.CancelledError:  # the provider may continue the answer, so the call is paid for
         count(_interrupted_usage(model, request, None, received))
         raise
     count(reply.usage)
@@ -286,7 +286,7 @@ async def _send(model: Model, request: ModelRequest, call: ReportedCall, count: 
 def _check_not_truncated(reply: ModelReply, fitted: ModelRequest, request: ModelRequest) -> ModelReply:
     """Return the reply, or raise a `TaskError` if the budget cut it off."""
     if reply.finish == "length" and fitted.max_tokens < request.max_tokens:
-        message = f"the answer was cut off after {fitted.max_tokens} tokens, all that the allowance left for it"
+        message = f"the answer was cut off after {fitted.max_tokens} tokens; the allowance has no more tokens"
         raise TaskError(message, kind=ErrorKind.LIMIT)
     return reply
 
@@ -311,7 +311,7 @@ def _interrupted_usage(model: Model, request: ModelRequest, reported: Usage | No
 
 
 def _with_usage(model: Model, request: ModelRequest, reply: ModelReply) -> ModelReply:
-    """Return the reply with an estimated usage if its server reports no usage. Without a usage, no limit would hold."""
+    """Return the reply with an estimated usage if its server reports no usage. Without usage, no limit would apply."""
     if reply.usage.tokens:
         return reply
     texts = [reply.text, *(call.arguments for call in reply.calls)]
@@ -319,7 +319,7 @@ def _with_usage(model: Model, request: ModelRequest, reply: ModelReply) -> Model
 
 
 def _reply_without_surrogates(reply: ModelReply) -> ModelReply:
-    """Return the reply without halves of surrogate pairs. The next request repeats it, and JSON has no halves."""
+    """Return the reply without halves of surrogate pairs, because the next request repeats the text as JSON."""
     calls = tuple(
         ToolCall(without_surrogates(call.id), without_surrogates(call.name), without_surrogates(call.arguments))
         for call in reply.calls

@@ -25,7 +25,7 @@ FILES_RULE = (
 _MAX_NATIVE_BYTES = 20 * 1024 * 1024
 """Bytes of all native blocks of one request together. The providers' limits are 32 MB to 50 MB, in base64."""
 _MAX_TEXT_BYTES = 200_000
-"""Largest text file whose content is in the prompt, and longest text of an extractor, in bytes or characters."""
+"""Largest text file in the prompt, in bytes, and longest text of an extractor, in characters."""
 _TEXT_TYPES = ("application/json", "application/xml", "application/yaml", "application/x-ndjson")
 _UNREADABLE_NOTE = "the content is not available to you"
 
@@ -50,7 +50,7 @@ async def read_model_files(
 
     Args:
         context: Context of the attempt.
-        role: Role of the agent. Only agents that work read the contents; other roles read the list.
+        role: Role of the agent. Agents of the role `work` get the contents; other roles get only the list.
         models: Models of the agent. A file is a native block only if all models accept it.
         extractor: Tool that returns the text of other files, or None.
 

@@ -1,4 +1,4 @@
-"""Interfaces between an attempt and the worker or test that runs it: reports, recorded steps, shared limits, usage."""
+"""Interfaces for reports, steps, limits and usage, between an attempt and the worker or test that runs the attempt."""
 
 from __future__ import annotations
 
@@ -36,21 +36,21 @@ class Reporter(Protocol):
     """Receiver of an attempt's reports."""
 
     def report(self, progress: Progress) -> None:
-        """Publish a report. Never waits and never raises, because the work is more important than the report.
+        """Publish a report without waiting. Raise no error, because the work is more important than the report.
 
         Args:
             progress: Report of the attempt.
         """
 
     def stream_text(self, delta: Delta) -> None:
-        """Broadcast a piece of text to the clients that watch now. Never waits and never raises.
+        """Broadcast a piece of text to the clients that watch now, without waiting. Raise no error.
 
         Args:
             delta: Piece of text.
         """
 
     async def emit(self, event: Progress, event_id: str) -> None:
-        """Store a domain event. Returns when the event is stored.
+        """Store a domain event, and return when the event is stored.
 
         Args:
             event: Domain event.
@@ -60,7 +60,7 @@ class Reporter(Protocol):
 
 @dataclass(slots=True)
 class RecordingReporter:
-    """Reporter for tests: keeps everything it receives.
+    """Reporter for tests, which stores all reports, events and text.
 
     Attributes:
         reports: Progress, tool calls and model calls.
@@ -73,7 +73,7 @@ class RecordingReporter:
     deltas: list[Delta] = field(default_factory=list)
 
     def report(self, progress: Progress) -> None:
-        """Keep a report in `reports`.
+        """Append a report to `reports`.
 
         Args:
             progress: Report.
@@ -81,7 +81,7 @@ class RecordingReporter:
         self.reports.append(progress)
 
     def stream_text(self, delta: Delta) -> None:
-        """Keep a piece of text in `deltas`.
+        """Append a piece of text to `deltas`.
 
         Args:
             delta: Piece of text.
@@ -89,11 +89,11 @@ class RecordingReporter:
         self.deltas.append(delta)
 
     async def emit(self, event: Progress, event_id: str) -> None:
-        """Keep a domain event in `events`.
+        """Append a domain event to `events`.
 
         Args:
             event: Domain event.
-            event_id: Id of the event, which is not kept.
+            event_id: Id of the event, which is not stored.
         """
         self.events.append(event)
 
@@ -103,9 +103,9 @@ class AttemptHandle:
     """Cancellation flag and child processes of an attempt, shared by the copies of its state.
 
     Attributes:
-        cancelled: True once the result is not needed any more.
+        cancelled: True when the result is not needed any more.
         processes: Commands that run for the attempt.
-        text_id: Id of the text that is being written. Each model call writes a text of its own.
+        text_id: Id of the text that is being written. Each model call writes its own text.
     """
 
     cancelled: bool = False
@@ -115,7 +115,7 @@ class AttemptHandle:
 
 @dataclass(slots=True)
 class AttemptUsage:
-    """Usage and hints for the result, of an attempt or of one recorded call within it.
+    """Usage and hints of an attempt, or of one recorded call in the attempt. The result contains them.
 
     Attributes:
         usage: Calls, tokens and cost so far.
@@ -132,7 +132,7 @@ class AttemptUsage:
     def add(self, usage: Usage) -> None:
         """Count `usage` for this call and for the attempt, but not for the calls in between.
 
-        Each recorded call reports its own usage, so that a restored step is counted once.
+        Each recorded call reports its own usage, so a restored step is counted once.
 
         Args:
             usage: Usage of a model call.
@@ -166,7 +166,7 @@ class ReportedCall:
     Args:
         span: Open span of the call.
         span_id: Id of the call in reports, 16 hexadecimal digits.
-        usage: Usage that the call's usage is added to.
+        usage: Usage to which the usage of the call is added.
     """
 
     __slots__ = ("_span", "_usage", "error", "span_id", "usage")
@@ -239,10 +239,10 @@ class RateLimiter(Protocol):
 
 
 class MessageReader(Protocol):
-    """Reader of the messages to the workflow of one attempt."""
+    """Reader of the messages to an attempt's workflow."""
 
     async def read(self) -> tuple[UserMessage, ...]:
-        """Return all messages that the workflow has recorded, in order; none if they cannot be read now."""
+        """Return all messages that the workflow has recorded, in order; empty if the messages cannot be read now."""
         ...
 
 
@@ -254,13 +254,13 @@ class StepJournal(Protocol):
         ...
 
     async def append(self, step: Step) -> Step:
-        """Store a step unless its name is taken.
+        """Store a step if no step has this name yet.
 
         Args:
             step: Step to store.
 
         Returns:
-            The step that is stored under the name: `step`, or an earlier step, which counts instead.
+            `step`, or the step that was stored under this name earlier and counts instead.
 
         Raises:
             OversizeEventError: The step does not fit into a message.

@@ -93,7 +93,7 @@ def _value(answer: Answer, output: Any) -> Any:
 
 
 def _no_answer_message(answer: Answer) -> str:
-    """Return the reason for a model or a caller. The reason does not name the person."""
+    """Return the reason of a missing answer, for a model or a caller. The text does not name the person."""
     if answer.verdict == "expired":
         return f"the question got no answer in time: {answer.text}"
     return f"a person declined to answer the question{': ' if answer.reason else ''}{answer.reason}"

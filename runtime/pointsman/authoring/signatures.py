@@ -73,7 +73,7 @@ def signature_of(function: Callable[..., Any], owner: str, namespace: Mapping[st
         )
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise ConfigurationError(
-            f"{owner} is a generator; return one value, and report on the way with `await context.progress(...)`"
+            f"{owner} is a generator; return one value, and report progress with `context.progress(...)`"
         )
     try:
         hints = get_type_hints(function, localns=dict(namespace), include_extras=True)

@@ -1,4 +1,4 @@
-"""Make an agent that belongs to one team: the same agent, with a name and a queue that only this team uses."""
+"""Make an agent belong to one team. Only this team uses the name and the queue of the agent."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class TeamAgent(Agent):
 
     @property
     def shared(self) -> Agent:
-        """The agent without a team. If a worker runs this agent for several teams, all these agents share its slots."""
+        """The agent without a team. If a worker runs this agent for several teams, all teams share its slots."""
         return self._agent
 
     @property

@@ -45,7 +45,7 @@ class ToolArguments:
             self._model: type[BaseModel] = create_model(tool, __config__=ConfigDict(extra="forbid"), **fields)
             self.schema: dict[str, JsonValue] = self._model.model_json_schema()
             problem = find_unwritable(self._model.__pydantic_core_schema__, output=False)
-        except Exception as error:  # pydantic reports an unusable annotation by errors of many types
+        except Exception as error:  # pydantic raises errors of many types for an unusable annotation
             raise ConfigurationError(
                 f"tool {tool} takes a type that has no JSON form: {definition_problem(error)}; use "
                 "pydantic models, text, numbers, lists or dicts"
@@ -105,7 +105,7 @@ class ToolArguments:
         return {name: getattr(checked, key) for key, name in self._names.items()}
 
     def to_json(self, checked: BaseModel) -> dict[str, JsonValue]:
-        """Return the arguments as JSON under their own names. Equal calls give equal objects in every process.
+        """Return the arguments as JSON by parameter name. Equal calls give equal objects in every process.
 
         Args:
             checked: The checked arguments.

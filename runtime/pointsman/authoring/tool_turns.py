@@ -1,4 +1,4 @@
-"""Run the tool calls of an attempt, turn by turn: each call has exactly one result, and no finished call runs again."""
+"""Run the tool calls of an attempt in turns. Each call has exactly one result, and no finished call runs again."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from pointsman_schemas.events import Answer, ErrorKind, QuestionRequest
 __all__ = ["MAX_PARALLEL_CALLS", "MAX_REPEATS", "ToolTurns", "truncate"]
 
 MAX_REPEATS: Final = 2
-"""Turns that may call the same tool with the same arguments: enough for a poll or a second look, not for a loop."""
+"""Turns that may call the same tool with the same arguments. Enough for a poll or a second read, not for a loop."""
 MAX_PARALLEL_CALLS: Final = 32
-"""Tool calls that run in one turn. Further calls are refused, and the model may ask for them again."""
+"""Tool calls that run in one turn. Further calls are refused, and the model may repeat the refused calls."""
 MAX_RESULT_CHARS: Final = 50_000
-"""Characters of a tool's result that the model receives: some 12,000 tokens."""
+"""Characters of a tool's result that the model receives. They are some 12,000 tokens."""
 
 
 @dataclass(slots=True)
@@ -36,7 +36,7 @@ class ToolTurns:
         state: State of the attempt.
         tools: Tools of the agent, by name.
         steps: Recorded steps of the attempt.
-        call_counts: Turns that asked for each call, by the tool's name and the arguments.
+        call_counts: Number of turns with each call, by the tool's name and the arguments.
     """
 
     state: AttemptState
@@ -74,7 +74,7 @@ class ToolTurns:
         try:
             async with asyncio.TaskGroup() as group:
                 running = [group.create_task(self._run_call(call, (turn, place))) for place, call in enumerate(calls)]
-        except ExceptionGroup as failed:  # the model does not read these errors: the first error ends the attempt
+        except ExceptionGroup as failed:  # the first error ends the attempt, so the model reads none
             raise failed.exceptions[0] from None
         ended = [task.result() for task in running]
         if unasked := [call for end in ended if isinstance(end, AnswerRequiredError) for call in end.questions]:
@@ -82,7 +82,7 @@ class ToolTurns:
         return [end for end in ended if isinstance(end, Turn)]
 
     def _calls_to_approve(self, calls: Sequence[ToolCall], turn: int) -> list[QuestionRequest]:
-        """Return the calls that a person must allow first, if no approval was requested yet."""
+        """Return the calls that need an approval which was not requested yet."""
         wanted: list[QuestionRequest] = []
         allowed: list[tuple[str, Mapping[str, JsonValue]]] = []
         context = Context(self.state)
@@ -117,7 +117,7 @@ class ToolTurns:
         return Turn("tool", text, call_id=call.id, is_error=is_error)
 
     def _refusal(self, call: ToolCall, place: int) -> str:
-        """Return the reason to refuse the call, or an empty text to run it."""
+        """Return the reason to refuse the call; empty if the call may run."""
         if call.name not in self.tools:
             known = ", ".join(self.tools) or "none"
             return f"there is no tool {call.name[:64]!r} here; the tools are: {known}"

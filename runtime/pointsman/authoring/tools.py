@@ -1,4 +1,4 @@
-"""Tools: functions that a model may call. Bad arguments and failures are results that the model can read."""
+"""Tools are functions that a model may call. The model reads bad arguments and failures as results."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ __all__ = ["Tool", "ToolResult", "ToolSource", "tool"]
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_FIRST_PAUSE_S = 0.2  # before the first retry; doubles with each retry. Short, because a model and a person wait
-_MAX_PAUSE_S = 10.0  # an attempt has a deadline: after a longer pause, a new attempt is better
+_FIRST_PAUSE_S = 0.2  # doubles with each retry; short, because a model and a person wait
+_MAX_PAUSE_S = 10.0  # an attempt has a deadline, so a new attempt is better than a longer pause
 
 _log = get_logger(__name__)
 
@@ -64,7 +64,7 @@ class ToolResult:
 
 
 class ToolSource(Protocol):
-    """Source of tools that are only known at run time, such as the tools of a server."""
+    """Source that lists its tools at run time, such as a server."""
 
     async def tools(self) -> Sequence[Tool[..., Any]]:
         """Return the tools that are available now.
@@ -88,12 +88,12 @@ class Tool(Generic[P, R]):
     Args:
         function: Async or plain function.
         name: Name of the tool.
-        description: Purpose of the tool, by which models choose it.
+        description: Purpose of the tool. Models choose tools by this text.
         timeout: Limit of each try, in seconds.
         retries: Tries after the first one.
         idempotent: True if the tool may run twice under one `Context.idempotency_key`.
         approval: True if a person must allow each call.
-        namespace: Local names where the function is defined, for its annotations.
+        namespace: Local names of the scope that defines the function, for its annotations.
 
     Raises:
         ConfigurationError: The definition is not valid. The message contains the necessary change.
@@ -125,7 +125,7 @@ class Tool(Generic[P, R]):
         if retries and not idempotent:
             raise ConfigurationError(
                 f"{owner} has retries={retries} and is not idempotent, but a failed or late try may have done its "
-                "work; make it safe to repeat, by Context.idempotency_key, and set idempotent=True"
+                "work; make it safe to repeat with Context.idempotency_key, and set idempotent=True"
             )
         signature = signature_of(function, owner, namespace)
         self.name = name
@@ -146,8 +146,8 @@ class Tool(Generic[P, R]):
     async def call(self, arguments: str, context: Context, *, call_id: str = "") -> ToolResult:
         """Run the tool on the JSON text that a model wrote. A failure becomes a result that the model can read.
 
-        A `TaskError` is meant for the model, so the result has its text. For other exceptions, the model gets
-        only the type, and the stored report of the call has the rest.
+        The result contains the text of a `TaskError`, because a `TaskError` is meant for the model. For any other
+        exception, the model gets only the type, and the stored report of the call contains the text.
 
         Args:
             arguments: JSON text of the arguments.
@@ -167,7 +167,7 @@ class Tool(Generic[P, R]):
             value = await self._call_reported(read, state_of(context), call_id)
         except (AnswerRequiredError, ConfigurationError, asyncio.CancelledError):
             raise  # the supervisor and the author need this error, not the model
-        except BaseException as error:  # KeyboardInterrupt would leave the task of the call, and end the loop
+        except BaseException as error:  # a KeyboardInterrupt from the call's task would end the event loop
             text, kind = _public_text(error), error.kind if isinstance(error, TaskError) else ""
             if kind == ErrorKind.REJECTED:
                 text = with_do_without(text)
@@ -258,7 +258,7 @@ class Tool(Generic[P, R]):
         return QuestionRequest(tool=self.name, arguments=arguments, input_schema=dict(self.spec.parameters))
 
     def _approved_arguments(self, asked: BaseModel, state: AttemptState, key: str) -> BaseModel:
-        """Return the arguments to use, as a person has allowed or changed them."""
+        """Return the arguments that a person allowed, with the person's changes."""
         if not self.approval:
             return asked
         verdict = self._find_verdict(asked, state)
@@ -275,9 +275,9 @@ class Tool(Generic[P, R]):
         return state.next_key("tool", self.name, plain)
 
     async def _recorded_call(self, checked: BaseModel, asked: BaseModel, state: AttemptState, key: str) -> JsonValue:
-        """Return the result of an approved call from code, once it is recorded.
+        """Return the result of an approved call from code, after the result was recorded.
 
-        The approval was for one call: an attempt that starts again gets the recorded result.
+        The approval is for one call, so an attempt that starts again gets the recorded result.
 
         Raises:
             AnswerRequiredError: The tool asked a person. The call has not ended, so nothing is recorded.
@@ -346,7 +346,7 @@ class Tool(Generic[P, R]):
         return self._output.to_json(value)
 
     async def _prepare(self) -> None:
-        """Prepare a try before its timeout starts. The preparation has a limit of its own."""
+        """Prepare a try before its timeout starts. The preparation has its own time limit."""
 
     async def _invoke(self, checked: BaseModel, state: AttemptState) -> object:
         arguments = self._arguments.by_name(checked)
@@ -403,11 +403,11 @@ def tool(
     For any other exception, the model gets only the type, and `pointsman trace` has the text.
 
     Args:
-        function: Function to decorate, for the form without brackets.
-        name: Name of the tool; by default the function's.
+        function: Function to decorate, in the form `@tool` without brackets.
+        name: Name of the tool; by default the name of the function.
         description: Purpose of the tool; by default the first paragraph of the docstring.
         timeout: Limit of each try, in seconds.
-        retries: Tries after the first one of a call. They need `idempotent`.
+        retries: Tries after the first try of a call. Retries need `idempotent=True`.
         idempotent: True if two runs under one `Context.idempotency_key` have the same effect as one run.
         approval: True if a person must allow each call. The attempt ends, and the task continues in a new attempt with
             the person's answer. A rejected call is an error that the model reads.

@@ -19,7 +19,7 @@ MAX_READS: Final = 1_000
 
 
 class ReceivedMessages:
-    """Messages to the workflow that an attempt has read. Copies of the attempt's state share this object.
+    """The messages to the workflow that an attempt has read. Copies of the attempt's state share this object.
 
     Args:
         handoff: Handoff of the attempt, with the messages that arrived before the attempt.
@@ -34,7 +34,7 @@ class ReceivedMessages:
         self._known: tuple[UserMessage, ...] = handoff.messages
         self._reads = 0
         self.last_read = 0
-        """The number of the newest message that the attempt has read."""
+        """Number of the newest message that the attempt has read."""
 
     async def read(self, key: str) -> tuple[UserMessage, ...]:
         """Return all messages so far, and record the read.
@@ -62,14 +62,14 @@ class ReceivedMessages:
         return self._mark(_messages_of(step))
 
     async def read_new(self, turn: int, step: Step | None, *, answered: bool, fetch: bool) -> Sequence[UserMessage]:
-        """Return the messages that the model has not received before a turn, and record them.
+        """Return the messages that the model did not receive before this turn, and record them.
 
         Args:
             turn: Number of the turn, from 1.
             step: Recorded read of this turn, or None.
             answered: True if the answer of the turn is recorded. Then a turn without a recorded read had no new
                 messages.
-            fetch: True to look for messages since the handoff.
+            fetch: True to also read the messages that arrived after the handoff.
 
         Returns:
             The messages, in order.

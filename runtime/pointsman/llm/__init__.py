@@ -1,1 +1,1 @@
-"""Model providers behind one port: one adapter per file, the offline model, and the texts around a model call."""
+"""Model providers behind one port, with one adapter per file, the offline model, and the texts around a model call."""

@@ -1,4 +1,4 @@
-"""Call Anthropic's messages API at any server that has the API: one call, one reply, no retry, and no span but ours."""
+"""Call Anthropic's messages API at any server that has the API. Each call gets one reply, without a retry."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from pointsman.ports.model import ModelRequest, ToolCall, Turn
 __all__ = ["MESSAGES", "AnthropicModel"]
 
 _PLAIN_BLOCKS: Final = {"text": ("type", "text"), "tool_use": ("type", "id", "name", "input")}
-"""The blocks from which a turn is written, with their fields. Other blocks and fields are sent back unchanged."""
+"""The fields of the blocks that this module writes for a turn. Other blocks and fields are sent back unchanged."""
 
 
 # Requests
@@ -89,7 +89,7 @@ def _blocks(turn: Turn, origin: str) -> list[dict[str, Any]]:
 def _opaque_blocks(
     kept: JsonValue, text: list[dict[str, Any]], calls: list[dict[str, Any]]
 ) -> Iterator[dict[str, Any]]:
-    """Yield the blocks of a turn in the order in which the model wrote them, with its thinking among them."""
+    """Yield the blocks of a turn, thinking included, in the order in which the model wrote the blocks."""
     blocks = [block for block in kept if isinstance(block, dict)] if isinstance(kept, list) else []
     has_text = any(block.get("type") == "text" for block in blocks)
     is_first_call = True
@@ -155,7 +155,7 @@ def _object(given: Field) -> Any:
 
 
 def _state(blocks: list[Field], answer_tool: str | None) -> dict[str, JsonValue] | None:
-    """Return the blocks of a turn if any of them is opaque, such as thinking. Inputs of tools are left out."""
+    """Return the blocks of a turn if one block is opaque, such as thinking. The inputs of tools are left out."""
     kept: list[JsonValue] = []
     is_opaque = False
     for block in blocks:
@@ -181,7 +181,7 @@ def _without_nulls(value: dict[str, Any]) -> dict[str, JsonValue]:
 
 
 class _StreamedMessage:
-    """A message that is assembled from its events. The text comes from text blocks and the JSON of the answer tool."""
+    """Assembles a message from its events. The text comes from the text blocks and from the JSON of the answer tool."""
 
     def __init__(self, request: ModelRequest) -> None:
         self._answer_tool = request.output_name if request.output_schema is not None else None
@@ -229,7 +229,7 @@ class _StreamedMessage:
         return index if isinstance(index, int) and not isinstance(index, bool) else default
 
     def _is_answer(self, place: int) -> bool:
-        """Return True if a block is the call of the tool whose input is the structured answer."""
+        """Return True if a block is a call of the answer tool. The input of this tool is the structured answer."""
         block = self._blocks.get(place, {})
         return block.get("type") == "tool_use" and block.get("name") == self._answer_tool is not None
 
@@ -279,16 +279,17 @@ MESSAGES: Final = Dialect(
 
 
 class AnthropicModel(ProviderModel):
-    """A model behind Anthropic's messages.
+    """A model behind Anthropic's messages API.
 
-    The server is `base_url`, `ANTHROPIC_BASE_URL` or Anthropic's own; the key `api_key` or `ANTHROPIC_API_KEY`.
+    The server is `base_url`, `ANTHROPIC_BASE_URL` or Anthropic's own server. The key is `api_key` or
+    `ANTHROPIC_API_KEY`.
     """
 
     provider = "anthropic"
     dialect = MESSAGES
 
     def _new_client(self, sdk: Any) -> Any:
-        # An HTTP client made here: the SDK's default client prints an error if the SDK cannot make the client.
+        # The client is made here, because the SDK prints an error if the SDK cannot make its default client.
         return sdk.AsyncAnthropic(
             api_key=self._key,
             base_url=self._base_url,

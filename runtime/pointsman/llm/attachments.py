@@ -1,4 +1,4 @@
-"""Write files as the native content blocks of the three APIs: images and documents."""
+"""Write files, which are images or documents, as native content blocks of the three APIs."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ __all__ = ["NATIVE_TYPES", "anthropic_block", "chat_part", "is_image", "response
 
 _IMAGE_TYPES: Final = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 NATIVE_TYPES: Final = _IMAGE_TYPES | {"application/pdf"}
-"""The media types that all three APIs take as blocks of their own."""
+"""The media types for which all three APIs have native blocks."""
 
 
 def is_image(attachment: Attachment) -> bool:
-    """Return True if a model sees the attachment as an image."""
+    """Return True if the attachment is an image for a model."""
     return attachment.media_type in _IMAGE_TYPES
 
 

@@ -1,7 +1,7 @@
-"""Detect from refusals the parameters that a server and a model accept, and write requests with these parameters.
+"""Detect the parameters that a server and a model refuse, and write later requests without these parameters.
 
-If a server refuses a parameter by name, the next request omits or renames the parameter. All agents of the process that
-use the model at this server share the result, as long as one of these agents exists.
+If a server refuses a parameter by name, the next request omits or renames the parameter. Agents of one process share
+the result for a model at a server, as long as one of these agents exists.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["Capabilities", "OutputMode", "capabilities_of"]
 OutputMode: TypeAlias = Literal["json_schema", "json_object", "prompt"]
 
 _OUTPUT_MODES: Final[tuple[OutputMode, ...]] = ("json_schema", "json_object", "prompt")
-"""The ways to ask for an answer by a schema, the strictest first. In the last two the schema is in the instructions."""
+"""The ways to request an answer by a schema, strictest first. The last two write the schema into the instructions."""
 
 _REFUSING_STATUSES: Final = frozenset({400, 415, 422, 500, 501})
 """The statuses of a refused parameter. llama.cpp answers 500 to a response format that it does not know."""
@@ -63,7 +63,7 @@ _SCHEMA_KEYWORDS: Final = (
     "multipleOf", "pattern", "patternProperties", "propertyNames", "readOnly", "title", "unevaluatedProperties",
     "uniqueItems", "writeOnly",
 )  # fmt: skip
-"""Keywords that a model does not need to understand a schema: answer and arguments are checked here."""
+"""Schema keywords that a model does not need. Pointsman itself checks the answer and the arguments."""
 
 _BOUND: Final = re.compile(
     r"at most|maximum|less than|range|too (?:large|high|big)|<=|exceed|up to|limit", re.IGNORECASE
@@ -84,16 +84,16 @@ _KEYWORD = "schema."
 
 @dataclass(slots=True, weakref_slot=True)
 class Capabilities:
-    """The lessons about one model at one server.
+    """The detected limits of one model at one server.
 
     Attributes:
         left_out: Parameters that are not sent. `messages.NAME` is an opaque field of earlier turns, `schema.NAME` a
             keyword of JSON Schema, `system` the role of the instructions.
         renamed: Parameters that are sent under another name.
-        output_modes: The way to ask for an answer by a schema, by the name of the answer; `*` is for all.
-        max_tokens: The most tokens that an answer may be asked to have, or None.
+        output_modes: The way to request an answer by a schema, by the name of the answer; `*` is for all names.
+        max_tokens: The largest accepted value of the parameter for the length of an answer, or None.
         window: Tokens of the whole context, or None.
-        token_rate: Tokens of an input for each estimated token.
+        token_rate: Number of counted input tokens for each estimated token.
         thinks: True if the model gave items of reasoning that cannot be sent back as they are.
     """
 
@@ -106,13 +106,13 @@ class Capabilities:
     thinks: bool = False
 
     def output_mode(self, name: str) -> OutputMode:
-        """Return the way to ask for the answer that is called `name`."""
+        """Return the way to request the answer with the name `name`."""
         modes: list[OutputMode] = [self.output_modes[key] for key in ("*", name) if key in self.output_modes]
         modes.sort(key=_OUTPUT_MODES.index)
         return modes[-1] if modes else _OUTPUT_MODES[0]
 
     def answer_tokens(self, request: ModelRequest) -> int:
-        """Return the most tokens to ask for, within the bounds of the model as far as they are known."""
+        """Return the largest number of tokens to request, within the known limits of the model."""
         bounds = [request.max_tokens]
         if self.max_tokens is not None:
             bounds.append(self.max_tokens)
@@ -122,7 +122,7 @@ class Capabilities:
         return min(bounds)
 
     def applied(self, body: dict[str, Any]) -> dict[str, Any]:
-        """Return the body of a request without the parameters that are left out, and with those that are renamed."""
+        """Return the body of a request without the omitted parameters and with the renamed parameters."""
         found = {self.renamed.get(name, name): value for name, value in body.items() if name not in self.left_out}
         keywords = [name.removeprefix(_KEYWORD) for name in self.left_out if name.startswith(_KEYWORD)]
         if keywords or "strict" in self.left_out:
@@ -138,12 +138,12 @@ class Capabilities:
 
         Args:
             status: The HTTP status of the refusal.
-            detail: The parts of its body.
+            detail: The parts of the refusal's body.
             body: The body of the request that was refused.
             request: The request that the body was written for.
 
         Returns:
-            The change of the next request, in words. Empty if the request would be the same.
+            A description of the change in the next request; empty if the next request would be equal.
         """
         if status not in _REFUSING_STATUSES:
             return ""
@@ -256,12 +256,12 @@ _known: WeakValueDictionary[tuple[str, str, str], Capabilities] = WeakValueDicti
 
 
 def capabilities_of(dialect: str, base_url: str | None, model: str) -> Capabilities:
-    """Return the lessons about a model at a server. The caller keeps them alive.
+    """Return the detected limits of a model at a server. They are shared while a caller has a reference to them.
 
     Args:
-        dialect: The name of the API that is spoken.
-        base_url: The address of the server; None for the provider's own.
-        model: The model, as its provider calls it.
+        dialect: The name of the API.
+        base_url: The address of the server; None for the provider's own server.
+        model: The provider's name of the model.
     """
     key = (dialect, base_url or "", model)
     found = _known.get(key)
@@ -279,7 +279,7 @@ def _names(detail: ErrorDetail) -> set[str]:
 
 
 def _room(words: str) -> tuple[int, int] | None:
-    """Return the tokens of the context and of the input, if the words compare the two; else None."""
+    """Return the tokens of the context and of the input, if the text compares the two; else None."""
     if (total := _SUM.search(words)) is not None:
         return _whole(total[3]), _whole(total[1])
     window, taken = _WINDOW.search(words), _PROMPT_TOKENS.search(words)

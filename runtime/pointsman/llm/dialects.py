@@ -1,6 +1,6 @@
-"""The words of the providers, as tables: finish reasons, error codes, full contexts, quotas, names of counters.
+"""Tables of the providers' values for finish reasons, error codes, full contexts, quotas and token counters.
 
-Every adapter reads these tables, so a wording that one provider introduces is understood from all of them.
+Every adapter reads these tables, so a value that one provider introduces is valid for all providers.
 """
 
 from __future__ import annotations
@@ -78,19 +78,19 @@ FINISH_REASONS: Final[Mapping[str, Finish]] = {
     "load": "error",
     "unload": "error",
 }
-"""The end of an answer, by the provider's word for it in lower case. Several compatible servers write `stop` for an
-answer that calls tools, so an answer with calls counts as such an answer."""
+"""The end of an answer, by the provider's value in lower case. Several compatible servers write `stop` for an answer
+that calls tools. So an answer with calls is always an answer that calls tools."""
 
 _FINISH_PATTERNS: Final[tuple[tuple[re.Pattern[str], Finish], ...]] = (
     (re.compile(r"length|max|limit|trunc|token|budget|context|incomplete"), "length"),
     (re.compile(r"filter|safe|block|polic|refus|prohibit|guardrail|moderat|toxic"), "refusal"),
     (re.compile(r"err|fail|abort|cancel|interrupt|time_?out|malformed|unavail|overload"), "error"),
 )
-"""Parts of words that are in no table. A word without such a part stands for a whole answer."""
+"""Parts of values that are in no table. A value without such a part means a whole answer."""
 
 
 def finish_of(word: str) -> Finish:
-    """Return how an answer ended, from the provider's word in any letter case, such as `FinishReason.MAX_TOKENS`."""
+    """Return the end of an answer, from the provider's value in any letter case, such as `FinishReason.MAX_TOKENS`."""
     snake = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", word.strip().rpartition(".")[2])
     name = re.sub(r"[^a-z]+", "_", snake.lower()).strip("_").removeprefix("finish_reason_")
     if (known := FINISH_REASONS.get(name)) is not None:
@@ -200,11 +200,11 @@ def normalized_code(code: str) -> str:
 
 
 STATUS_BY_CODE: Final[Mapping[str, int]] = {normalized_code(code): status for code, status in _STATUSES.items()}
-"""The HTTP status that an error inside of a reply of status 200 would have by itself. Any other code is a 500."""
+"""The HTTP status for an error code inside a reply of status 200. Any other code is treated as status 500."""
 
 
 class Fault(NamedTuple):
-    """The class of an error that stays after any wait, and advice for the person who reads the message."""
+    """The class of a permanent error, and the next step for the reader of the message."""
 
     kind: ErrorKind | None
     advice: str
@@ -287,11 +287,11 @@ FAULT_WORDS: Final[tuple[tuple[frozenset[str], re.Pattern[str] | None, Fault], .
         _UNPAID,
     ),
 )  # fmt: skip
-"""Errors that stay after any wait, by their codes or by their words. The first match counts."""
+"""Permanent errors, by their codes or by their texts. The first match counts."""
 
 DAILY_QUOTA_WORDS: Final = re.compile(
     r"per[ _-]?(?:day|month|week)|(?:daily|monthly|weekly)[ _](?:limit|quota|request|token|usage|allowance|cap)"
     r"|\b(?:RPD|TPD)\b|quota for (?:today|the day)|today's (?:limit|quota)|until tomorrow",
     re.IGNORECASE,
 )
-"""A quota of a day or longer. An attempt has minutes, so a wait does not help; a different model may help."""
+"""A quota of a day or longer. An attempt has only minutes, so a retry of the same model does not help."""

@@ -1,4 +1,4 @@
-"""Make a `ModelError` of every failure of a provider: its class, the time to wait, and a message without keys."""
+"""Convert every failure of a provider to a `ModelError` with a class, the time to wait, and a message without keys."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 _RETRYABLE_STATUSES: Final = frozenset({408, 409, 429})
-"""With every status from 500 on (529 is Anthropic's "overloaded"): the same call may succeed later."""
+"""For these statuses, and every status from 500 on (529 is Anthropic's "overloaded"), the call may succeed later."""
 
 _ADVICE: Final[Mapping[int, str]] = {
     400: "the request itself was refused: check the model's name, the tools' schemas and the length of the input",
@@ -59,8 +59,8 @@ _UNTRUSTED: Final = re.compile(r"certificate|CERTIFICATE_VERIFY_FAILED", re.IGNO
 _PROXY_VARIABLES: Final = ("ALL_PROXY", "HTTPS_PROXY", "HTTP_PROXY")
 _CA_VARIABLES: Final = ("SSL_CERT_FILE", "SSL_CERT_DIR")
 
-_MAX_DETAIL_CHARS: Final = 300  # of the provider's own words that a message repeats
-_MAX_NESTED: Final = 4  # errors inside of errors: a gateway's, its provider's, and theirs as text
+_MAX_DETAIL_CHARS: Final = 300  # of the provider's own text in a message
+_MAX_NESTED: Final = 4  # errors inside errors: a gateway's error contains its provider's error, which may be text
 # A digit or a star, so that "key not found" and "Bearer authentication" are not keys.
 _API_KEY_PATTERN: Final = re.compile(
     r"\b(?:(?:sk|pk|rk|gsk|hf|xai)[-_][A-Za-z0-9*._-]{6,}"
@@ -91,9 +91,9 @@ class ErrorDetail:
     """The parts of an error's body.
 
     Attributes:
-        message: The provider's words. Empty if the body has none.
-        codes: The codes, types and reasons, in the order of their significance.
-        status: The HTTP status that the codes stand for, or None.
+        message: The provider's text; empty if the body has no text.
+        codes: The codes, types and reasons, most significant first.
+        status: The HTTP status that corresponds to the codes, or None.
         retry_after: Seconds to wait, or None.
         names: The parameters and fields that the error names.
     """
@@ -108,7 +108,7 @@ class ErrorDetail:
 def error_from_status(provider: str, status: int, body: object, headers: Mapping[str, str]) -> ModelError:
     """Return the error for an answer with an HTTP status of 400 or more.
 
-    The words of the provider about a bad key may quote the key, so they are left out.
+    The provider's text about a bad key may quote the key, so this text is left out.
     """
     detail = body if isinstance(body, ErrorDetail) else error_detail(body)
     waits = _is_retryable(status)
@@ -129,12 +129,12 @@ def error_from_status(provider: str, status: int, body: object, headers: Mapping
 def error_from_stream_event(provider: str, body: object, usage: Usage | None = None) -> ModelError:
     """Return the error for an error object inside of an answer of status 200.
 
-    The code or type of the error decides on the class. Most errors without a known code are transient.
+    The code or type of the error determines the class. Most errors without a known code are transient.
 
     Args:
         provider: The name of the provider.
-        body: The error object, or an object that holds one as `error`.
-        usage: The tokens that the answer counted. The call itself counts in any case.
+        body: The error object, or an object with the member `error`.
+        usage: The tokens that the answer reports. The call itself is counted in any case.
     """
     detail = error_detail(body)
     words = f"{detail.message} ({detail.codes[0]})".strip() if detail.codes else detail.message
@@ -147,7 +147,7 @@ def error_from_stream_event(provider: str, body: object, usage: Usage | None = N
 def error_from_connection(provider: str, error: BaseException, base_url: str | None = None) -> ModelError:
     """Return the error for a call that got no whole answer.
 
-    Unless there was no connection, the provider may have worked on the call, so the call counts.
+    If there was a connection, the provider may have worked on the call, so the call is counted.
     """
     seen = list(causes(error))
     at = f" at {_without_password(base_url)}" if base_url else ""
@@ -170,7 +170,7 @@ def error_from_connection(provider: str, error: BaseException, base_url: str | N
 
 
 def error_from_client(provider: str, error: Exception, environment: Mapping[str, str]) -> ModelError:
-    """Return the error for an SDK's client that cannot be made: a proxy, a CA file or a package is not valid.
+    """Return the error for an SDK's client that cannot be made, because a proxy, a CA file or a package is not valid.
 
     Args:
         provider: The name of the provider.
@@ -196,7 +196,7 @@ def error_from_client(provider: str, error: Exception, environment: Mapping[str,
 
 
 def error_detail(body: object) -> ErrorDetail:
-    """Return the parts of an error's body, in the form of any provider: an object, a list, text, or JSON in text."""
+    """Return the parts of an error's body in any provider's form: an object, a list, text, or JSON in text."""
     return _detail(body, _MAX_NESTED)
 
 
@@ -258,7 +258,7 @@ def _of_object(error: Mapping[object, object], body: Mapping[object, object], de
 
 
 def _message(error: Mapping[object, object], depth: int) -> tuple[str, tuple[str, ...]]:
-    """Return the words of an error object, and the fields that a validation error names."""
+    """Return the text of an error object, and the fields that a validation error names."""
     keys = ("message", "Message", "msg", "detail", "error_description", "error_message", "errors")
     said = next((value for key in keys if (value := error.get(key)) not in (None, "", [], {})), None)
     if isinstance(said, str):
@@ -290,7 +290,7 @@ def _codes(error: Mapping[object, object]) -> tuple[str, ...]:
 
 
 def _status(codes: tuple[str, ...]) -> int | None:
-    """Return the status of the first code that has one: a number from 400 to 599, or a known word."""
+    """Return the status of the first code that is a number from 400 to 599 or a known name."""
     for code in codes:
         if code.isascii() and code.isdigit() and 400 <= int(code[:9]) < 600:
             return int(code)
@@ -300,7 +300,7 @@ def _status(codes: tuple[str, ...]) -> int | None:
 
 
 def _fault(status: int, detail: ErrorDetail, headers: Mapping[str, str], *, waits: bool) -> Fault | None:
-    """Return the class of an error that stays after any wait, or None."""
+    """Return the class of a permanent error, or None for any other error."""
     codes = {normalized_code(code) for code in detail.codes}
     codes |= {normalized_code(value) for name, value in headers.items() if name.lower() == "x-amzn-errortype"}
     words = detail.message
@@ -323,7 +323,7 @@ def _is_retryable(status: int) -> bool:
 
 
 def _with_code(detail: ErrorDetail, fault: Fault | None) -> str:
-    """Return the words of the provider, with the code that decided on the class of the error."""
+    """Return the text of the provider, with the code that determined the class of the error."""
     for known, _, each in FAULT_WORDS if fault else ():
         if each is fault:
             deciding = next((code for code in detail.codes if normalized_code(code) in known), None)
@@ -387,7 +387,7 @@ def _stated(value: object, unit: float) -> float | None:
 
 
 def _wait_in_words(text: str) -> float | None:
-    """Return the seconds of a sentence such as "Please try again in 1m30.5s"."""
+    """Return the seconds in a sentence such as "Please try again in 1m30.5s"."""
     found = _WAIT_WORDS.search(text)
     return _duration(found[1]) if found else None
 
@@ -418,7 +418,7 @@ def _number(text: str | None) -> float | None:
 
 
 def _parsed(text: str) -> object | None:
-    """Return the object or list, if the whole text is one, or None."""
+    """Return the object or list if the whole text is JSON of an object or a list, else None."""
     text = text.strip().removeprefix("data:").strip()
     if not text.startswith(("{", "[")):
         return None
@@ -456,6 +456,6 @@ def _without_password(url: str) -> str:
 
 
 def _without_keys(text: str) -> str:
-    """Return one line of at most `_MAX_DETAIL_CHARS` characters without keys, also without keys that have stars."""
+    """Return one line of at most `_MAX_DETAIL_CHARS` characters, without keys and without partly masked keys."""
     text = _API_KEY_PATTERN.sub(HIDDEN_TEXT, scrub(" ".join(text.split())))
     return text if len(text) <= _MAX_DETAIL_CHARS else text[:_MAX_DETAIL_CHARS] + "..."

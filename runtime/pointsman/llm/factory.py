@@ -21,19 +21,19 @@ DEFAULT_MODELS: Mapping[str, str] = {
     "openai-responses": "gpt-4.1-mini",
     "anthropic": "claude-haiku-4-5",
 }
-"""The model of each provider when only the provider is given: small, cheap, good at tools and structured output, and
-without hidden reasoning, so that forced tool calls and temperature are accepted."""
+"""The model of each provider if only the provider is given. These models are small, cheap, and good at tools and
+structured output. They have no hidden reasoning, so they accept forced tool calls and a temperature."""
 
 _API_KEY_VARIABLES = {"openai": "OPENAI_API_KEY", "anthropic": "ANTHROPIC_API_KEY"}
 
 
 def model_from(spec: str | None = None) -> Model:
-    """Return the model for a name. Its SDK is not loaded yet.
+    """Return the model for a name, without loading the SDK of its provider.
 
     Args:
-        spec: `openai:NAME`, `openai-responses:NAME`, `anthropic:NAME`, a provider alone, or `offline`. None stands for
+        spec: `openai:NAME`, `openai-responses:NAME`, `anthropic:NAME`, a provider alone, or `offline`. None means
             `POINTSMAN_MODEL`, else the provider whose key is set (OpenAI before Anthropic), else `offline`. While real
-            models are forbidden, no key counts: the result of a test must not depend on the person's environment.
+            models are forbidden, keys are ignored, so a test does not depend on the developer's environment.
 
     Raises:
         ConfigurationError: The provider does not exist, or its key or URL cannot be used.

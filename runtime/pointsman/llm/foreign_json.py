@@ -1,4 +1,4 @@
-"""Read JSON of an external program: every access names its path, and a wrong type is an error with the path."""
+"""Read JSON of an external program. If a value has a wrong type, the error contains the path of the value."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from pointsman.errors import ModelReplyError
 __all__ = ["Field", "parse_foreign", "sanitized"]
 
 _MAX_DEPTH: Final = 64
-"""Levels of nesting of opaque data that are kept. A step of the journal may be nested twice as deep."""
+"""Largest depth of opaque data; deeper levels are dropped. A step of the journal may be nested twice as deep."""
 _MAX_PARSED_DEPTH: Final = 150
-"""Levels of nesting of a reply. The limit is needed because recursive functions read the reply."""
+"""Largest depth of a reply. The limit is needed because recursive functions read the reply."""
 _MAX_COUNT: Final = 10**12
-"""The largest valid count. A larger number of tokens comes from a broken counter."""
+"""The largest valid number of tokens. A larger number comes from a broken counter."""
 _NAMES: Final = {
     bool: "true or false",
     int: "a number",
@@ -35,7 +35,7 @@ class Field:
     """A value in a reply of a provider, and the path that leads to the value.
 
     Attributes:
-        value: The JSON value. None stands for null and for a missing field.
+        value: The JSON value. None means null or a missing field.
         path: The path from the root of the reply, such as `choices[0].message.content`. Empty for the root.
     """
 
@@ -43,17 +43,17 @@ class Field:
     path: str = ""
 
     def get(self, name: str) -> Field:
-        """Return a member of an object. A missing member, and any member of another value, is None."""
+        """Return a member of an object. The value is None if the member is missing or this value is not an object."""
         value = self.value.get(name) if isinstance(self.value, dict) else None
         return Field(value, f"{self.path}.{name}" if self.path else name)
 
     def first(self, *names: str) -> Field:
-        """Return the first member of these names that has a value, or the member of the last name."""
+        """Return the first named member that has a value, or the last named member."""
         found = [self.get(name) for name in names]
         return next((field for field in found if field.value is not None), found[-1])
 
     def items(self) -> Iterator[Field]:
-        """Yield the items of a list, without those that are null. A missing list has no items.
+        """Yield the items of a list that are not null. A missing list has no items.
 
         Raises:
             ModelReplyError: The value is not a list.
@@ -98,7 +98,7 @@ class Field:
         return str(self.value)
 
     def count(self) -> int:
-        """Return a count of tokens: a number, or digits as text. Any other value, and a negative one, is 0."""
+        """Return a count of tokens from a number or from digits as text. Any other value, or a negative one, is 0."""
         value = self.value
         if isinstance(value, str) and value.strip().isascii() and value.strip().isdigit() and len(value) < 20:
             value = int(value)
@@ -113,7 +113,7 @@ class Field:
 
 
 def parse_foreign(text: str, path: str = "") -> Field:
-    """Parse JSON by the lenient rules of the standard library: duplicate keys and NaN are accepted.
+    """Parse JSON by the lenient rules of the standard library, which accepts duplicate keys and NaN.
 
     Args:
         text: The JSON text. A byte order mark and white space around it are ignored.
@@ -150,8 +150,8 @@ def _is_deeper(value: object, depth: int) -> bool:
 def sanitized(value: object, depth: int = _MAX_DEPTH) -> JsonValue:
     """Return opaque data as strict JSON that can be stored and sent again.
 
-    Numbers that JSON cannot carry become null, halves of surrogate pairs become `?`, and levels below `depth` become
-    null.
+    Numbers that JSON cannot represent become null, halves of surrogate pairs become `?`, and levels below `depth`
+    become null.
     """
     match value:
         case None | bool():

@@ -1,4 +1,4 @@
-"""Find the JSON in the text of a model: plain, in fences, behind a byte order mark or within prose."""
+"""Find the JSON in the text of a model. The JSON may be plain, in fences, behind a byte order mark or within prose."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["find_json", "parse_strict_json"]
 _TOKEN_PATTERN = re.compile(r'"(?:\\.|[^"\\])*+"?|[{}]', re.DOTALL)
 """Braces inside string literals are ignored. An unterminated string extends to the end of the text, which avoids
 quadratic rescans."""
-_MAX_CANDIDATES = 50  # places in a text where JSON might begin; a text with more braces than that holds no answer
+_MAX_CANDIDATES = 50  # opening braces that are tried; a text with more braces contains no answer
 
 
 def parse_strict_json(text: str) -> JsonValue:
@@ -33,7 +33,7 @@ def find_json(text: str) -> tuple[JsonValue, ...]:
         text: The text of a model.
 
     Returns:
-        The value, if the whole text is JSON. Otherwise all objects in their order, without the objects inside of them.
+        The value, if the whole text is JSON. Otherwise all outer objects in their order.
     """
     text = text.strip().removeprefix("\ufeff")
     if (value := parse_strict_json(text)) is not None:

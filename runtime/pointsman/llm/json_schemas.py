@@ -1,4 +1,4 @@
-"""Write JSON Schemas in the form that every provider accepts: an object at the root, with properties."""
+"""Write JSON Schemas in the form that every provider accepts. The root is an object with properties."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pydantic import JsonValue
 __all__ = ["WRAPPED", "object_schema", "tool_parameters", "unwrapped", "without_keywords"]
 
 WRAPPED: Final = "value"
-"""The property that holds an answer that is not an object, such as a list or a union."""
+"""The property for an answer that is not an object, such as a list or a union."""
 
 _MAX_REFERENCES: Final = 20
 _COMBINED: Final = ("anyOf", "oneOf", "allOf")
@@ -43,14 +43,14 @@ def object_schema(schema: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
 
 
 def unwrapped(schema: Mapping[str, JsonValue], value: JsonValue) -> JsonValue:
-    """Return an answer by `schema` out of an answer by `object_schema(schema)`."""
+    """Return the answer for `schema` from an answer for `object_schema(schema)`."""
     if _is_object(_dereferenced(schema)) or not isinstance(value, dict) or value.keys() != {WRAPPED}:
         return value
     return value[WRAPPED]
 
 
 def tool_parameters(schema: Mapping[str, JsonValue] | None) -> dict[str, JsonValue]:
-    """Return the schema of a tool's arguments: an object with `properties`, for any schema of the tool's source.
+    """Return the schema of a tool's arguments, an object with `properties`, from any schema of the tool's source.
 
     A union at the root, which providers refuse, becomes one object with the properties of all its members. A list
     without `items` gets `items`. The tool itself checks the arguments by its own schema.
@@ -85,7 +85,7 @@ def tool_parameters(schema: Mapping[str, JsonValue] | None) -> dict[str, JsonVal
 
 
 def without_keywords(schema: JsonValue, keywords: Sequence[str]) -> JsonValue:
-    """Return a schema without some of its keywords, for a server that refuses them. Names of properties stay."""
+    """Return a schema without `keywords` that a server refuses. Properties with the name of a keyword stay."""
     if not isinstance(schema, dict):
         return schema
     found: dict[str, JsonValue] = {}
@@ -107,7 +107,7 @@ def _mapped(name: str, value: JsonValue, keywords: Sequence[str]) -> JsonValue:
 
 
 def _dereferenced(schema: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
-    """Return the schema with the reference at its root written out, and its definitions beside."""
+    """Return the schema with the definition in place of the reference at the root. `$defs` stays."""
     found = dict(schema)
     for _ in range(_MAX_REFERENCES):
         reference = found.get("$ref")

@@ -12,9 +12,9 @@ _ESCAPE_CHARS = 6
 
 
 class JsonTextField:
-    """Passes the text of a field at the top of a JSON object on, piece by piece.
+    """Passes on the text of one top-level field of a JSON object, in pieces.
 
-    Text before the object is skipped. A field that is not text, and text that is not JSON, lead to no pieces.
+    Text before the object is skipped. There are no pieces if the field is not text, or the text is not JSON.
 
     Args:
         name: The name of the field.

@@ -1,4 +1,4 @@
-"""Forbid calls of models that cost money, for tests. Servers on this machine may be called."""
+"""Forbid calls of paid models in tests. Calls to servers on this machine are allowed."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def check_allowed(provider: str, model: str, base_url: str | None) -> None:
 
 @contextmanager
 def forbid_real_models() -> Iterator[None]:
-    """Stop every call of a model that is not on this machine, and fail in the end if there was such a call.
+    """Stop every call of a model that is not on this machine. Raise an error at the end if there was such a call.
 
     Yields:
         None.
@@ -48,7 +48,7 @@ def forbid_real_models() -> Iterator[None]:
     try:
         yield
     finally:
-        ACTIVE_GUARDS[:] = [each for each in ACTIVE_GUARDS if each is not stopped]  # other lists may be equal
+        ACTIVE_GUARDS[:] = [each for each in ACTIVE_GUARDS if each is not stopped]  # an equal list may differ
     assert not stopped, f"{len(stopped)} calls of real models were stopped: {', '.join(sorted(set(stopped)))}"
 
 

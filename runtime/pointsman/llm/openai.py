@@ -1,4 +1,4 @@
-"""Call OpenAI's chat completions API at any server that has the API: one call, one reply, no retry."""
+"""Call OpenAI's chat completions API at any server that has the API. Each call gets one reply, without a retry."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ from pointsman.ports.model import ModelRequest, ToolCall, Turn
 __all__ = ["CHAT_COMPLETIONS", "OpenAIModel", "OpenAIServer"]
 
 _MESSAGE_FIELDS: Final = ("role", "content", "tool_calls", "function_call", "refusal", "annotations", "audio", "images")
-"""The fields of a message that are read here or have no use. Other fields are sent back to the server unchanged."""
+"""The fields of a message that this module reads or ignores. Other fields are sent back to the server unchanged."""
 _CALL_FIELDS: Final = ("id", "type", "index", "function", "name", "arguments", "custom")
 _ONLY_WITH_CALLS: Final = ("reasoning_content", "reasoning")
 """Some servers require the thinking with tool calls, and refuse the thinking without tool calls."""
 
 
 class OpenAIServer(ProviderModel):
-    """A model of a server that speaks one of OpenAI's APIs.
+    """A model of a server with one of OpenAI's APIs.
 
-    The server is `base_url`, `OPENAI_BASE_URL` or OpenAI's own; the key `api_key` or `OPENAI_API_KEY`. No key is sent
-    to a base URL that works without a key.
+    The server is `base_url`, `OPENAI_BASE_URL` or OpenAI's own server. The key is `api_key` or `OPENAI_API_KEY`. A
+    server at a base URL may need no key; then no key is sent.
     """
 
     provider = "openai"
@@ -84,7 +84,8 @@ def _write(request: ModelRequest, model: str, known: Capabilities, origin: str) 
             for tool in request.tools
         ]
     if schema is not None and mode == "json_schema":
-        # Not `strict`: that refuses schemas with free-form values, which plans have. The caller checks the answer.
+        # `strict` is not used, because it refuses schemas with free-form values, as in plans. The caller checks the
+        # answer.
         body["response_format"] = {
             "type": "json_schema",
             "json_schema": {"name": request.output_name, "schema": schema, "strict": False},
@@ -134,7 +135,7 @@ def _message(turn: Turn, known: Capabilities, origin: str) -> dict[str, Any]:
 
 
 def _call(call: ToolCall, beside: JsonValue, known: Capabilities) -> dict[str, Any]:
-    # Templates of servers parse the arguments of earlier calls.
+    # The prompt templates of some servers parse the arguments of earlier calls.
     arguments = call.arguments if parse_strict_json(call.arguments) is not None else "{}"
     more = beside if isinstance(beside, dict) else {}
     function = more.get("function")
@@ -191,7 +192,7 @@ def _tool_call(call: Field) -> ToolCall:
 
 
 def _state(message: Field, calls: list[Field]) -> dict[str, JsonValue] | None:
-    """Return the parts of a turn that only the server understands, such as the signatures of thoughts."""
+    """Return the opaque parts of a turn that only the server uses, such as the signatures of thoughts."""
     state: dict[str, JsonValue] = {}
     if more := extras(message.value, _MESSAGE_FIELDS):
         state["message"] = more
@@ -221,7 +222,7 @@ def _is_plain(part: object) -> bool:
 
 @dataclass(slots=True)
 class _StreamedCall:
-    """A tool call while its pieces arrive."""
+    """A tool call that is being assembled from its pieces."""
 
     place: int
     id: str = ""
@@ -258,7 +259,7 @@ class _ChunkedCompletion:
         text = ""
         for choice in chunk.get("choices").items():
             if choice.object().get("index").value not in (None, 0, "0"):
-                continue  # one choice is asked for
+                continue  # the request asks for one choice
             self._has_choices = True
             self._finish = choice.first("finish_reason", "finishReason").value or self._finish
             self._error = choice.get("error").value or self._error
@@ -323,8 +324,8 @@ class _ChunkedCompletion:
     def _call_of(self, part: Field, name: str, given: Field) -> _StreamedCall:
         """Return the call that a piece continues, or a new one.
 
-        Some servers omit the index, or give 0 to every call. Therefore a new id, or a name after complete arguments,
-        begins a new call.
+        Some servers omit the index, or use the index 0 for every call. Therefore a new id, or a name after complete
+        arguments, begins a new call.
         """
         id, place = part.get("id").label(), _place(part.get("index").value)
         same = [call for call in self._calls if place is None or call.place == place]
@@ -337,7 +338,7 @@ class _ChunkedCompletion:
         return last
 
     def _begins(self, last: _StreamedCall, name: str, given: Field) -> bool:
-        """Return True if a piece with a name begins a new call after `last`, if only the name can show this."""
+        """Return True if a piece with a name begins a new call after `last`, for a server without other signs."""
         if not name or not last.names:
             return False
         if last.given is not None or isinstance(parse_strict_json(last.text), dict):
@@ -370,11 +371,11 @@ class _Pieces(list[str]):
 
 
 _CONSTANT: Final = ("type", "id", "index", "format", "role", "name", "signature", "thought_signature")
-"""Fields of opaque objects that arrive whole. Other texts of these objects arrive in pieces."""
+"""Fields of opaque objects that always arrive whole. Other texts of these objects arrive in pieces."""
 
 
 def _merged(known: Any, piece: Any, name: str = "") -> Any:
-    """Return an opaque value with the next piece of it: texts and lists grow, objects merge, other values replace."""
+    """Return an opaque value with its next piece. Texts and lists grow, objects merge, other values are replaced."""
     match known, piece:
         case _Pieces(), str() if name not in _CONSTANT:
             known.append(piece)
@@ -443,6 +444,6 @@ CHAT_COMPLETIONS: Final = Dialect(
 
 
 class OpenAIModel(OpenAIServer):
-    """A model behind chat completions."""
+    """A model behind OpenAI's chat completions API."""
 
     dialect = CHAT_COMPLETIONS

@@ -1,4 +1,4 @@
-"""Call OpenAI's responses API: one call, one reply, no retry, and nothing stored at the server."""
+"""Call OpenAI's responses API. Each call gets one reply, without a retry. The server stores nothing."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from pointsman.ports.model import ModelRequest, ToolCall, Turn
 __all__ = ["RESPONSES", "OpenAIResponsesModel"]
 
 _REASONING_MODELS: Final = re.compile(r"^(?:o\d|gpt-5(?!.*chat)|codex|computer-use)")
-"""The models that reason, by name. The server stores nothing, so the request asks for encrypted
-reasoning, which is sent back with the results of tools."""
+"""The names of models that reason. The server stores nothing, so the request asks for encrypted reasoning. The
+reasoning is sent back with the results of tools."""
 _ENCRYPTED: Final = "reasoning.encrypted_content"
 _UNSENT_FIELDS: Final = ("logprobs", "status")
 """Fields of items that the API returns but refuses in a request."""
@@ -92,7 +92,7 @@ def _items(turns: Sequence[Turn], origin: str) -> Iterator[dict[str, Any]]:
 
 
 def _opaque_items(kept: JsonValue, text: list[dict[str, Any]], calls: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield the items of a turn in the order in which the model gave them, with its reasoning among them."""
+    """Yield the items of a turn, reasoning included, in the order of the model's reply."""
     for item in kept if isinstance(kept, list) else ():
         if not isinstance(item, dict):
             continue
@@ -150,7 +150,7 @@ def _read(whole: Field, _: ModelRequest) -> ParsedReply:
 
 
 def _state(items: list[Field]) -> dict[str, JsonValue] | None:
-    """Return the items of a turn if any of them is opaque, such as reasoning that can be sent back."""
+    """Return the items of a turn if one item is opaque, such as reasoning that can be sent back."""
     kept: list[JsonValue] = []
     is_opaque = is_unsent = False
     for item in items:
@@ -172,7 +172,7 @@ def _state(items: list[Field]) -> dict[str, JsonValue] | None:
 
 
 class _StreamedResponse:
-    """A response put together from its events. With most servers, the last event has the whole response."""
+    """A response that is assembled from its events. With most servers, the last event contains the whole response."""
 
     def __init__(self, _: ModelRequest) -> None:
         self._response: dict[str, Any] = {}
@@ -246,6 +246,6 @@ RESPONSES: Final = Dialect(
 
 
 class OpenAIResponsesModel(OpenAIServer):
-    """A model behind responses. The conversation is sent whole each time, as the other adapters do."""
+    """A model behind OpenAI's responses API. Like the other adapters, it sends the whole conversation each time."""
 
     dialect = RESPONSES

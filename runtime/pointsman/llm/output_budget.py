@@ -1,8 +1,8 @@
 """Compute the length of an answer that keeps a model call within the budget of its attempt.
 
-The input is estimated, on the high side, and the answer gets the rest. A call exceeds the budget only by the error of
-the estimate, and never by its answer, whose length the provider bounds. Cost is bounded if the price of the model is
-known. A call that was interrupted before its usage arrived counts an estimated usage.
+The input is estimated, rather too high, and the answer gets the rest. A call exceeds the budget only by the error of
+the estimate, because the provider limits the length of the answer. Cost is limited if the price of the model is known.
+For a call that was interrupted before its usage arrived, an estimated usage is counted.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ __all__ = [
 MIN_ANSWER_TOKENS: Final = 16
 """Fewest tokens for an answer: OpenAI's responses accept no smaller limit, and shorter answers are useless."""
 MIN_CALL_TOKENS: Final = 64
-"""Fewest tokens for an answer with tools or an output schema. Names, quotes and braces around one short value
-need 20 to 50 tokens. An answer that is cut off in them costs money without use."""
+"""Fewest tokens for an answer with tools or an output schema. Names, quotes and braces around one short value need 20
+to 50 tokens. An answer that ends earlier is useless and costs money."""
 
 _LETTERS_PER_TOKEN: Final = 3
-"""English prose has four and more, JSON and code about three: the text of a call is a mixture of these."""
+"""Characters in a token. English prose has four or more, JSON and code about three. A call is a mixture of these."""
 _BYTES_PER_TOKEN: Final = 2
-"""Bytes in a token of non-ASCII letters, which take two to four bytes each: most scripts have a letter or more in a
+"""Bytes in a token of non-ASCII letters. A letter has two to four bytes. Most scripts have at least one letter in a
 token, and an emoji is two or three tokens."""
 _TURN_TOKENS: Final = 8
-"""Tokens around each turn, tool and call, which the provider adds: three to seven by OpenAI's own account."""
+"""Tokens that the provider adds for each turn, tool and call. OpenAI documents three to seven."""
 _TOOLS_TOKENS: Final = 350
-"""Tokens of the instructions that Anthropic adds to a request with tools or with an answer by a schema, which is a
-tool: up to 346 for the models that Anthropic lists."""
+"""Tokens of the instructions that Anthropic adds to a request with tools. An answer by a schema is also a tool.
+Anthropic documents up to 346."""
 
 _IMAGE_TOKENS: Final = 1_600
-"""Tokens of an image that the provider scales down: the largest number that Anthropic and OpenAI state."""
+"""Tokens of an image. Providers scale images down, and this is the largest number of Anthropic and OpenAI."""
 _PAGE_TOKENS: Final = 3_000
-"""Tokens of a page of a document, as text and as an image."""
+"""Tokens of a document page, which a provider reads as text and as an image."""
 _PAGE_BYTES: Final = 50_000
 """Bytes of a page of an ordinary PDF file."""
 
@@ -54,7 +54,7 @@ _PRICED_TOKENS: Final = 1_000  # the price of one token is computed from the pri
 
 
 def estimate_input_tokens(request: ModelRequest) -> int:
-    """Return the tokens that the input of a request takes at most, unless its text is of an unusual kind."""
+    """Return the largest number of tokens that the input of a request takes. Unusual text may take more tokens."""
     tools = [(tool.name, tool.description, compact_json(dict(tool.parameters)).decode()) for tool in request.tools]
     texts = [request.instructions, *(turn.text for turn in request.turns), *(text for tool in tools for text in tool)]
     texts += [part for turn in request.turns for call in turn.calls for part in (call.name, call.arguments)]
@@ -68,7 +68,7 @@ def estimate_input_tokens(request: ModelRequest) -> int:
 
 
 def estimate_interrupted_usage(request: ModelRequest, told: Usage | None, heard: str) -> Usage:
-    """Return the usage of a call that began and gave no whole answer.
+    """Return the usage of a call that was started and did not return a whole answer.
 
     Args:
         request: The request.
@@ -76,7 +76,7 @@ def estimate_interrupted_usage(request: ModelRequest, told: Usage | None, heard:
         heard: The part of the answer that arrived.
 
     Returns:
-        The reported usage, and at least the whole input and the received part of the answer.
+        The reported usage, or the usage of the whole input and the received part of the answer if that is larger.
     """
     told = told or Usage(calls=1)
     return told.model_copy(
@@ -88,12 +88,12 @@ def estimate_interrupted_usage(request: ModelRequest, told: Usage | None, heard:
 
 
 def min_answer_tokens(request: ModelRequest) -> int:
-    """Return the tokens below which an answer to a request is not worth the call."""
+    """Return the smallest number of answer tokens for which the call is useful."""
     return MIN_CALL_TOKENS if request.tools or request.output_schema is not None else MIN_ANSWER_TOKENS
 
 
 async def affordable_output_tokens(provider: str, model: str, input_tokens: int, dollars: float) -> int | None:
-    """Return the tokens of an answer that an amount of money pays for. The price table is loaded in a thread.
+    """Return the number of answer tokens that an amount of money buys. The price table is loaded in a thread.
 
     Args:
         provider: The provider.
@@ -102,7 +102,7 @@ async def affordable_output_tokens(provider: str, model: str, input_tokens: int,
         dollars: The amount, in US dollars.
 
     Returns:
-        The tokens; negative if the amount does not pay for the input. None if the model costs nothing.
+        The tokens; negative if the amount is too small for the input. None if the model costs nothing.
     """
     return await run_in_thread(_affordable_output_tokens, provider, model, input_tokens, dollars)
 
@@ -122,7 +122,7 @@ def _attachment_tokens(attachment: Attachment) -> int:
 
 
 def _estimate_tokens(text: str) -> int:
-    wide = len(text.encode("utf-8", "replace")) - len(text)  # bytes of wide letters beyond one each
+    wide = len(text.encode("utf-8", "replace")) - len(text)  # bytes of wide letters after the first byte
     if not wide:
         return math.ceil(len(text) / _LETTERS_PER_TOKEN)
     plain = sum(1 for letter in text if letter.isascii())

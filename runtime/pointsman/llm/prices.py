@@ -14,19 +14,19 @@ from pointsman_schemas.events import Usage
 __all__ = ["PRICES", "has_price", "load_sdk", "with_cost", "with_known_cost", "with_named_cost"]
 
 PRICES: Final[dict[str, tuple[float, float]]] = {}
-"""Your own prices, which come before published ones: US dollars for a million input tokens and for a million output
-tokens, by the name of the model. For example, `PRICES["my-model"] = (1.0, 2.0)` is for a model that you host, or for a
+"""Your own prices by the name of the model, in US dollars for a million input tokens and for a million output tokens.
+They replace published prices. For example, set `PRICES["my-model"] = (1.0, 2.0)` for a model that you host or for a
 rate that you negotiated, and `(0.0, 0.0)` for a model that costs nothing."""
 
 _MILLION: Final = 1_000_000
 _PRICED_PROVIDERS: Final = frozenset({"openai", "anthropic"})
-"""The providers of the shipped adapters. A model of another provider is an author's own and reports its costs."""
+"""The providers of the shipped adapters. An adapter for a different provider must report its costs itself."""
 
 
 async def load_sdk(name: str) -> ModuleType:
-    """Load the provider's SDK and the price table in a thread: each takes seconds to load.
+    """Load the provider's SDK and the price table in a thread, because each takes seconds to load.
 
-    The SDK reads variables by itself, so blank ones are removed first.
+    The SDK reads environment variables by itself, so blank variables are removed first.
 
     Returns:
         The module of the SDK.
@@ -39,8 +39,8 @@ def with_cost(provider: str | None, model: str, usage: Usage, asked: str = "") -
     """Return a usage with its cost in US dollars, without discounts for caching or batches.
 
     Args:
-        provider: The provider. None leaves it to the price table.
-        model: The model that answered. Providers answer with a dated name.
+        provider: The provider. None means that the price table finds the provider.
+        model: The model that answered. Providers return a name with a date.
         usage: The tokens.
         asked: The name of the model in the request.
     """
@@ -58,17 +58,17 @@ def with_cost(provider: str | None, model: str, usage: Usage, asked: str = "") -
 
 
 def with_known_cost(provider: str, model: str, usage: Usage) -> Usage:
-    """Return a usage with its cost if the price table is loaded. A provider's call loads it with the SDK."""
+    """Return a usage with its cost if the price table is loaded. A call of a provider loads the table and the SDK."""
     known = model in PRICES or "genai_prices" in sys.modules
     return with_cost(provider, model, usage) if known else usage
 
 
 def with_named_cost(model: str, usage: Usage) -> Usage:
-    """Return a usage with its cost, which stays 0 if the price of the model is not known.
+    """Return a usage with its cost. The cost stays 0 if the price of the model is not known.
 
     Args:
         model: `PROVIDER:NAME`, such as `openai:gpt-4.1`, or the name alone.
-        usage: The tokens. A cost that the usage has already is kept.
+        usage: The tokens. A cost that the usage already has is not changed.
     """
     if usage.cost:
         return usage
@@ -90,5 +90,5 @@ async def has_price(provider: str, model: str) -> bool:
 
 
 def _load(name: str) -> ModuleType:
-    with_cost(name, "", Usage())  # the first look into the table loads it, not the import
+    with_cost(name, "", Usage())  # the first lookup loads the table, not the import
     return import_module(name)

@@ -1,7 +1,6 @@
-r"""Write the first message of a task, with the task separate from its data, so that data is not read as an instruction.
+r"""Write the first message of a task. The task is separate from its data, so models do not read data as instructions.
 
-Each section is one JSON value between tags, and `<` inside of a value is written as `\u003c`, so that no data can end
-its section.
+Each section is one JSON value between tags. `<` inside a value is written as `\u003c`, so data cannot end its section.
 """
 
 from __future__ import annotations
@@ -80,12 +79,12 @@ def write_task(
 
 
 def write_messages(messages: Sequence[UserMessage]) -> str:
-    """Return the section with messages that came while the work continued. It does not name the senders."""
+    """Return the section with messages that arrived during the work. The section does not name the senders."""
     return f"<messages>\n{_as_fenced_json([each.text for each in messages])}\n</messages>"
 
 
 def parse_task(text: str) -> TaskPrompt:
-    """Return the parts of a first message. A text without sections is a task as a whole."""
+    """Return the parts of a first message. If a text has no sections, the whole text is the task."""
     sections = {name: parse_strict_json(body) for name, body in _SECTION_PATTERN.findall(text)}
     task, results = sections.get("task"), sections.get("results")
     if not isinstance(task, str):
@@ -105,7 +104,7 @@ def with_do_without(no: str) -> str:
 
 
 def parse_not_allowed(text: str) -> str | None:
-    """Return the message about a call that was not allowed, out of a text of `with_do_without`; else None."""
+    """Return the message about a call that was not allowed in a text of `with_do_without`; else None."""
     found = _NOT_ALLOWED_PATTERN.fullmatch(text)
     return found[1] if found else None
 

@@ -1,4 +1,4 @@
-"""Call a model over HTTP with its provider's SDK: one call, one reply, no retry, in any of the dialects."""
+"""Call a model over HTTP with its provider's SDK, in any dialect. Each call gets one reply, without a retry."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ from pointsman_schemas.ids import derive_id
 __all__ = ["Dialect", "ProviderModel", "Stream", "open_response"]
 
 _PAYLOADS = ("choices", "content", "output", "usage", "type", "id", "status")
-"""Members of a reply. An object with none of them and with a message is an error."""
+"""Members of a reply. An object without these members and with a message is an error."""
 
 
 class Stream(Protocol):
-    """The pieces of a streamed reply, put together in the form of a whole reply."""
+    """The pieces of a streamed reply, assembled into the form of a whole reply."""
 
     def add(self, event: Field) -> str:
         """Add an event to the reply, and return the text of the answer in this event.
@@ -56,15 +56,15 @@ class Stream(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """One API of a provider: the way to write a request, and to read its reply.
+    """One API of a provider, with functions that write a request and read its reply.
 
     Attributes:
         name: The name of the API.
         key_variable: The environment variable of the API key.
-        write: Return the body of a request to a model.
-        read: Return a whole reply in its checked form.
-        stream: Return an empty stream.
-        send: Send a body with the SDK's client. Returns the context manager of a raw response.
+        write: Function that returns the body of a request to a model.
+        read: Function that returns a whole reply in its checked form.
+        stream: Function that returns an empty stream.
+        send: Function that sends a body with the SDK's client and returns the context manager of a raw response.
         cached_apart: True if the tokens of the cache are not counted as input.
     """
 
@@ -78,7 +78,7 @@ class Dialect:
 
 
 def open_response(resource: Any, body: dict[str, Any], *named: str) -> Any:
-    """Open the raw response of an SDK's resource to a request.
+    """Return the raw response to a request, as a context manager.
 
     Args:
         resource: The resource of the SDK's client, such as `client.messages`.
@@ -95,25 +95,25 @@ def open_response(resource: Any, body: dict[str, Any], *named: str) -> Any:
 
 
 class ProviderModel:
-    """A model behind a provider's API, spoken in one dialect.
+    """A model behind a provider's API, in one dialect.
 
     Args:
-        name: The model, as its provider calls it.
-        api_key: The key. None for the key of the environment.
-        base_url: The server. None for the server of the environment, or the provider's own.
-        timeout: Bound of a whole call, in seconds.
+        name: The provider's name of the model.
+        api_key: The key. None means the key in the environment.
+        base_url: The URL of the server. None means the URL in the environment, or the provider's own server.
+        timeout: Limit of a whole call, in seconds.
 
     Raises:
         ConfigurationError: The key or the URL cannot be used.
     """
 
     provider: str
-    """The provider, which is also the name of its SDK."""
+    """The name of the provider and of its SDK."""
     dialect: Dialect
     native_types: frozenset[str] = NATIVE_TYPES
     """Media types of attachments that the API takes."""
     needs_key: bool = True
-    """False if the author's own server, behind a base URL, may need no key."""
+    """False if a server at the author's base URL may need no key."""
 
     def __init__(
         self, name: str, *, api_key: str | None = None, base_url: str | None = None, timeout: float = 120.0
@@ -204,7 +204,7 @@ class ProviderModel:
         return self._capabilities[model]
 
     def _origin(self, model: str) -> str:
-        """Return a name for the model at its server: opaque data is sent only to its origin."""
+        """Return a name for the model at its server. Opaque data is sent back only to the server with this name."""
         return derive_id("origin", self.dialect.name, self._base_url or "", model)[:12]
 
     def _learn_from(self, state: Mapping[str, Any], model: str) -> None:
@@ -212,7 +212,7 @@ class ProviderModel:
             self._known(model).thinks = True
 
     def _refusal(self, refused: _RefusedError, request: ModelRequest, body: dict[str, Any]) -> ModelError:
-        """Return the error of a refusal, with the change of the next request if the next request differs."""
+        """Return the error of a refusal. If the next request will differ, the error describes the change."""
         error = error_from_status(self.provider, refused.status, refused.detail, refused.headers)
         learned = self._known(request.model or self.name).learn(refused.status, refused.detail, body, request)
         if self._body(request) == body:
@@ -232,7 +232,7 @@ class ProviderModel:
     async def connect(self) -> Any:
         """Return the SDK's client of the running event loop, without a request.
 
-        A pool of connections does not outlive its loop, so each loop has a client of its own.
+        A pool of connections ends with its loop, so each loop has its own client.
 
         Raises:
             ModelError: The SDK or its client cannot be used here, for example because of a wrong proxy or CA file.
@@ -254,7 +254,7 @@ class ProviderModel:
     async def _chunks(
         self, client: Any, request: ModelRequest, body: dict[str, Any]
     ) -> AsyncGenerator[tuple[bool, bytes]]:
-        """Yield the chunks of an answer, each with a flag for events. Every failure is a `ModelError`."""
+        """Yield the chunks of an answer, each with True if the chunk is an event. Every failure is a `ModelError`."""
         sdk: Any = self._sdk
         try:
             async with self.dialect.send(client, body) as response:
@@ -298,13 +298,13 @@ class _RefusedError(Exception):
 
 
 class _Answer:
-    """An answer while its bytes arrive: a stream of events or one whole body, whichever the server sends."""
+    """An answer whose bytes are arriving. The server sends a stream of events or one whole body."""
 
     def __init__(
         self, stream: Stream, on_text: Callable[[str], None] | None, raise_error: Callable[[Field], None]
     ) -> None:
         self.has_shown = False
-        """True once a piece of the text was passed on."""
+        """True after a piece of the text was passed on."""
         self._is_whole = False
         self._stream = stream
         self._on_text = on_text
@@ -356,7 +356,7 @@ class _Answer:
 
 
 def _error_in(body: object) -> object | None:
-    """Return the error that a body is or holds, or None."""
+    """Return the error if the body is an error or contains an error, else None."""
     if isinstance(body, list):
         return body if body and _error_in(body[0]) is not None else None
     if not isinstance(body, dict):
@@ -369,10 +369,10 @@ def _error_in(body: object) -> object | None:
 
 
 def _checked_key(dialect: Dialect, given: str | None) -> str:
-    """Return the API key, without white space around it. Texts of this process hide the key from then on.
+    """Return the API key, without white space around the key. From now on, the key is hidden in texts of this process.
 
     Raises:
-        ConfigurationError: The key has white space or letters outside of ASCII, which no header can carry.
+        ConfigurationError: The key has white space or letters outside of ASCII, which no header can contain.
     """
     key = (given or "").strip() or variable(dialect.key_variable) or ""
     if bad := next((letter for letter in key if not "!" <= letter <= "~"), ""):

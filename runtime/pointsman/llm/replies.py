@@ -1,4 +1,4 @@
-"""The checked form of a reply, which all adapters produce, and the conversion of this form to a `ModelReply`."""
+"""Convert the checked form of a reply, which all adapters produce, to a `ModelReply`."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ __all__ = [
 ]
 
 ABSENT: Final[Any] = object()
-"""No answer was given as the call of a tool."""
+"""The reply has no structured answer as a tool call."""
 
 _THINKING_PARTS: Final = frozenset({
     "thinking", "reasoning", "reasoning_content", "redacted_thinking", "thought", "summary_text", "reasoning_text",
 })  # fmt: skip
-"""The types of parts that hold the thinking of a model."""
+"""The types of parts that contain the thinking of a model."""
 
 
 @dataclass(slots=True)
@@ -52,15 +52,15 @@ class ParsedReply:
 
     Attributes:
         text: The answer, without the model's thinking.
-        refusal: The words of a refusal. Empty if the model did not refuse.
+        refusal: The text of a refusal; empty if the model did not refuse.
         calls: The tool calls.
-        answer: A structured answer that came as the call of a tool, or `ABSENT`.
-        reason: The provider's word for the end of the answer.
+        answer: A structured answer in the form of a tool call, or `ABSENT`.
+        reason: The provider's reason for the end of the answer.
         error: The error object of an answer that ended with an error.
         usage: The tokens, without their price.
         model: The model that answered. Empty if the server does not name it.
         id: The id of the reply.
-        state: Opaque data of the turn that the provider needs back, or None.
+        state: Opaque data of the turn that the next request must return to the provider, or None.
     """
 
     text: str = ""
@@ -82,10 +82,10 @@ def model_reply(parsed: ParsedReply, request: ModelRequest, provider: str, model
         parsed: The parsed reply.
         request: The request.
         provider: The name of the provider, for the price.
-        model: The model that was asked.
+        model: The model in the request.
 
     Returns:
-        The reply. A call of a tool in an answer that was cut off or refused is left out.
+        The reply. If the answer was cut off or refused, its tool calls are left out.
 
     Raises:
         ModelError: The answer ended with an error.
@@ -129,8 +129,9 @@ def model_reply(parsed: ParsedReply, request: ModelRequest, provider: str, model
 def _is_cut(parsed: ParsedReply, request: ModelRequest) -> bool:
     """Return True if an answer ends within the arguments of a call.
 
-    Some servers state that such an answer is whole, since it calls a tool. Other servers stop at a limit of their own,
-    below the requested number of tokens, or do not count tokens: then an object that is not closed shows the cut.
+    Some servers report such an answer as whole, because the answer calls a tool. Other servers stop at their own limit,
+    below the requested number of tokens, or do not count tokens. In these cases, an object without its closing brace
+    shows the cut.
     """
     broken = [call.arguments for call in parsed.calls if not isinstance(parse_strict_json(call.arguments), dict)]
     used_up = parsed.usage.output_tokens >= request.max_tokens
@@ -138,7 +139,7 @@ def _is_cut(parsed: ParsedReply, request: ModelRequest) -> bool:
 
 
 def _structured(text: str) -> JsonValue:
-    """Return the one JSON value of a text, or None without exactly one."""
+    """Return the JSON value of a text, or None if the text does not have exactly one value."""
     found = find_json(text)
     return found[0] if len(found) == 1 else None
 
@@ -147,11 +148,11 @@ def _structured(text: str) -> JsonValue:
 
 
 def read_usage(*places: Field, cached_apart: bool = False) -> Usage:
-    """Return the tokens of a call. The call counts as one call for any counts of the server.
+    """Return the usage of a call. The usage always counts one call.
 
     Args:
-        places: Objects that hold the counts, directly or as `usage`. Of several counts of one kind the largest counts:
-            the counts of a stream add up.
+        places: Objects with the counts as members, or with a member `usage`. If there are several counts of one kind,
+            the largest is used, because the counts of a stream are totals.
         cached_apart: True if tokens of the cache are not counted as input by the server.
     """
     read = written = total = 0
@@ -162,7 +163,7 @@ def read_usage(*places: Field, cached_apart: bool = False) -> Usage:
         read = max(read, tokens)
         written = max(written, *(place.get(name).count() for name in USAGE_NAMES.output))
         total = max(total, *(place.get(name).count() for name in USAGE_NAMES.total))
-    if total > read + written:  # the rest is thinking, which Gemini's and xAI's servers count in the total alone
+    if total > read + written:  # the rest is thinking, which Gemini's and xAI's servers count only in the total
         read, written = (read, total - read) if read else (total - written, written)
     return Usage(calls=1, input_tokens=read, output_tokens=written)
 
@@ -189,7 +190,7 @@ def _counters(places: Iterable[Field]) -> Iterable[Field]:
 
 
 def content_text(content: Field) -> tuple[str, str]:
-    """Return the text and the refusal in the content of a message: text, or a list of parts of it.
+    """Return the text and the refusal in the content of a message. The content is a text or a list of parts.
 
     Thinking, images and other parts without text are left out.
 
@@ -217,7 +218,7 @@ def content_text(content: Field) -> tuple[str, str]:
 
 
 def refusal_text(field: Field) -> str:
-    """Return the words of a refusal; empty for any value that is not text."""
+    """Return the text of a refusal; empty for any value that is not text."""
     return field.value if isinstance(field.value, str) else ""
 
 
@@ -225,7 +226,7 @@ def refusal_text(field: Field) -> str:
 
 
 def as_arguments(field: Field) -> str:
-    """Return the arguments of a tool call as JSON text. An object becomes its text; nothing becomes `{}`."""
+    """Return the arguments of a tool call as JSON text. Missing arguments become `{}`."""
     value = field.value
     if isinstance(value, str):
         return _one_of(value) if value.strip() else "{}"
@@ -233,7 +234,7 @@ def as_arguments(field: Field) -> str:
 
 
 def _one_of(text: str) -> str:
-    """Return arguments once if a server sent them twice or after an empty object."""
+    """Return the arguments, without the repetition or the empty object that some servers send before them."""
     if parse_strict_json(text) is not None:
         return text
     try:
@@ -245,10 +246,10 @@ def _one_of(text: str) -> str:
 
 
 def repeated_name(pieces: Sequence[str], known: Iterable[str]) -> str:
-    """Return the name of a tool out of the pieces of a stream.
+    """Return the name of a tool from the pieces of a stream.
 
-    Servers send a name in parts, or whole in each piece, or longer in each piece. The names of the tools that were
-    offered decide; otherwise, equal pieces are one name, and different ones are its parts.
+    Servers send a name in parts, or whole in each piece, or longer in each piece. The names of the offered tools decide
+    which case it is. If no name matches, equal pieces are one name, and different pieces are parts of a name.
     """
     names = frozenset(known)
     whole = "".join(pieces)
@@ -260,7 +261,7 @@ def repeated_name(pieces: Sequence[str], known: Iterable[str]) -> str:
 
 
 def repeated_text(pieces: Sequence[str]) -> str:
-    """Return a text of an opaque field out of the pieces of a stream: equal pieces of some length are one."""
+    """Return the text of an opaque field from the pieces of a stream. Equal long pieces are one text."""
     distinct = dict.fromkeys(pieces)
     return pieces[0] if len(distinct) == 1 and len(pieces[0]) > 16 else "".join(pieces)
 
@@ -269,7 +270,7 @@ def repeated_text(pieces: Sequence[str]) -> str:
 
 
 def schema_instructions(instructions: str, schema: Mapping[str, JsonValue]) -> str:
-    """Return the instructions with the schema of the answer, for a server that takes no schema by itself."""
+    """Return the instructions with the schema of the answer, for a server without a parameter for schemas."""
     written = compact_json(dict(schema)).decode()
     return f"{instructions}\n\nAnswer with one JSON object and nothing else, by this JSON Schema: {written}"
 
@@ -278,14 +279,14 @@ def schema_instructions(instructions: str, schema: Mapping[str, JsonValue]) -> s
 
 
 def extras(value: Mapping[str, Any], known: Iterable[str]) -> dict[str, JsonValue]:
-    """Return the members of an object that no API of ours defines and that have a value, as strict JSON."""
+    """Return the members of an object that have a value and that no supported API defines, as strict JSON."""
     names = frozenset(known)
     found = {str(name): sanitized(each) for name, each in value.items() if name not in names}
     return {name: each for name, each in found.items() if each not in (None, "", [], {})}
 
 
 def unreadable(error: ModelReplyError, provider: str, usage: Usage) -> ModelReplyError:
-    """Return the error of a reply that cannot be read, with the name of the provider and the tokens it used."""
+    """Return the error for a reply that cannot be read, with the name of the provider and the used tokens."""
     return ModelReplyError(
         f"{provider} answered 200 with something that is not a reply: {error}", path=error.path, usage=usage
     )

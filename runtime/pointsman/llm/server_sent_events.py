@@ -1,4 +1,4 @@
-"""Decode a stream of server-sent events from its bytes, for chunks of any size."""
+"""Decode a stream of server-sent events from chunks of any size."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class EventDecoder:
     def feed(self, chunk: bytes) -> Iterator[str]:
         """Yield the data of each event that `chunk` completes."""
         self._rest += self._decode(chunk)
-        held = "\r" if self._rest.endswith("\r") else ""  # the `\r` may be half of a line's end
+        held = "\r" if self._rest.endswith("\r") else ""  # the `\r` may be the first half of a line end
         *lines, rest = _with_line_feeds(self._rest.removesuffix(held)).split("\n")
         self._rest = rest + held
         for line in lines:

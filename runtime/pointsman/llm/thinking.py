@@ -1,4 +1,4 @@
-"""Leave the thinking of a model out of its answer, if a server writes both into one text."""
+"""Remove the thinking of a model from its answer, if a server writes both into one text."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _UNOPENED: Final = re.compile(rf"\A.*?</({_TAGS})>\s*", re.DOTALL | re.IGNORECAS
 _OPENING: Final = re.compile(rf"<({_TAGS})>", re.IGNORECASE)
 _CLOSING: Final = re.compile(rf"</({_TAGS})>\s*", re.IGNORECASE)
 _PARTIAL: Final = re.compile(r"</?[a-z]{0,9}\Z", re.IGNORECASE)
-"""The end of a piece that may be the beginning of a tag."""
+"""The end of a piece that may be the start of a tag."""
 
 
 def without_thinking(text: str) -> str:
-    """Return the text of an answer without `<think>...</think>` and tags alike.
+    """Return the text of an answer without `<think>...</think>` and similar tags.
 
-    A text that is JSON as a whole is returned unchanged: tags in its strings are data.
+    If the whole text is JSON, it is returned unchanged, because tags in its strings are data.
     """
     if "<" not in text or parse_strict_json(text) is not None:
         return text
@@ -34,7 +34,7 @@ def without_thinking(text: str) -> str:
 
 
 class ThinkingFilter:
-    """Filter the pieces of a streamed text: text between the tags is left out."""
+    """Filter the pieces of a streamed text. Text between the tags is left out."""
 
     def __init__(self) -> None:
         self._held = ""
@@ -47,7 +47,7 @@ class ThinkingFilter:
             piece: The next piece of the stream.
 
         Returns:
-            Text outside of the tags. A piece that may be the beginning of a tag is held back.
+            Text outside of the tags. A piece that may be the start of a tag is returned later.
         """
         text, shown = self._held + piece, ""
         self._held = ""
@@ -64,6 +64,6 @@ class ThinkingFilter:
         return shown + ("" if self._inside else text)
 
     def flush(self) -> str:
-        """Return the text that was held back, at the end of the stream."""
+        """Return the rest of the text at the end of the stream."""
         held, self._held = self._held, ""
         return "" if self._inside else held

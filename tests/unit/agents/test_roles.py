@@ -68,7 +68,7 @@ async def test_role_is_found_by_name_with_its_own_prompt_and_contract(
     (found,) = entry_points(group="pointsman.agents", name=name)
     model = ScriptedModel(text_reply("no JSON"), text_reply("no JSON either"), text_reply("never"))
 
-    with pytest.raises(TaskError, match="and its repair neither"):
+    with pytest.raises(TaskError, match="nor its repair can be used"):
         await run(agent, _some(takes), model)
 
     assert found.load() is agent
@@ -78,7 +78,7 @@ async def test_role_is_found_by_name_with_its_own_prompt_and_contract(
     assert first.output_schema == closed_schema(gives, _some(takes))
     assert (first.max_tokens, repair.max_tokens) == (longest, longest)
     assert first.instructions.startswith((PROMPTS / f"{name}.md").read_text().strip())
-    assert "it holds no JSON object" in repair.turns[-1].text
+    assert "it contains no JSON object" in repair.turns[-1].text
 
 
 def _some(takes: type[BaseModel]) -> BaseModel:

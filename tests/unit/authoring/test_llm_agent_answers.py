@@ -39,7 +39,7 @@ async def test_json_is_extracted_from_surrounding_text(text: str) -> None:
         ('{"city": "Oslo",}', "no JSON object"),
         ('{"city": "Oslo"} or {"city": "Rome"}', "2 JSON objects"),
         ('{"city": "Oslo", "people": NaN}', "no JSON object"),
-        (" " * 200_000, "it was empty"),
+        (" " * 200_000, "it is empty"),
         ("{" * 5000, "no JSON object"),
     ],
 )
@@ -59,7 +59,7 @@ async def test_an_answer_of_nothing_is_asked_for_once_more_as_text(nothing: str)
 
     *_, said, repair = model.requests[1].turns
     assert (output, said) == ("ok", Turn("assistant", "(nothing)"))  # providers refuse a turn without text
-    assert repair.text == "Your answer cannot be used: it was empty. Give the answer as text."
+    assert repair.text == "Your answer cannot be used: it is empty. Give the answer as text."
 
 
 async def test_data_that_a_model_gives_beside_its_text_is_the_answer() -> None:
@@ -104,7 +104,7 @@ async def test_an_answer_that_stays_wrong_is_invalid_output_after_two_calls() ->
         ([text_reply("I cannot help with that.", finish="refusal")], 1, "the model refused: I cannot help with that."),
         ([text_reply("no" * 300, finish="refusal")], 1, f"the model refused: {'no' * 250}... (100 characters more)"),
         ([text_reply("", finish="refusal")], 1, "the model refused: the provider's content filter stopped the answer"),
-        ([text_reply(""), text_reply("")], 2, "the model answered nothing, twice"),
+        ([text_reply(""), text_reply("")], 2, "the model gave an empty answer twice"),
     ],
 )
 async def test_a_refusal_ends_refused_without_a_loop(

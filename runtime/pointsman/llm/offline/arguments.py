@@ -1,4 +1,4 @@
-"""Extract arguments from text by a JSON Schema: names, patterns, formats, enums, examples, defaults."""
+"""Extract arguments from text by a JSON Schema, with its names, patterns, formats, enums, examples and defaults."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _MISSING: Final[Any] = object()
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """The sources of values: the texts of the task, and the data of the task and of tools.
+    """The sources of values are the texts of the task, and the data of the task and of tools.
 
-    A pattern is searched in the texts alone. From the data, a value is taken by its key, first come first. A list is
-    collected from all data that has a list under the key, without duplicates.
+    A pattern is searched only in the texts. In the data, the first value with the key is used. A list is collected from
+    all lists with the key in the data, without duplicates.
     """
 
     texts: Sequence[str]
@@ -35,7 +35,7 @@ class Sources:
 
 
 def extract_arguments(schema: Mapping[str, JsonValue], sources: Sources) -> dict[str, JsonValue] | None:
-    """Return the arguments that the schema requires and that were found, or None if a required argument is missing."""
+    """Return the required arguments that were found, or None if a required argument is missing."""
     found = _find_arguments(schema, sources)
     return None if _missing_names(schema, found) else found
 
@@ -114,7 +114,7 @@ def _is_code(example: JsonValue) -> bool:
 
 
 def _pattern_of(example: str) -> str:
-    """Return a pattern for texts of the form of `example` with any digits."""
+    """Return a pattern for texts that equal `example` except for the digits."""
     return re.sub(r"\d+", lambda digits: rf"\d{{{len(digits[0])}}}", re.escape(example))
 
 

@@ -1,6 +1,6 @@
-"""Score texts against descriptions without a model: common stems count, and rare stems count more.
+"""Score texts against descriptions without a model. The score counts shared stems, and rare stems count more.
 
-Every synonym comes from the descriptions themselves; the lists here have words without a meaning of their own.
+Every synonym comes from the descriptions. The lists in this module contain only words without a meaning.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final
 __all__ = ["MATCH_THRESHOLD", "MatchEntry", "Matcher", "clauses", "stems"]
 
 MATCH_THRESHOLD: Final = 0.2
-"""Share of a clause's meaning that an agent or a tool must have in its description: one word of five."""
+"""Share of a clause's words that the description of an agent or a tool must contain: one word of five."""
 
 _STOP_WORDS_TEXT = """
 a about after again all also am an and any anything are aren as ask at be because been before being but by can cannot
@@ -28,14 +28,14 @@ most several enough less least long often both either neither nor none nothing n
 everyone everybody everything shall must been whose whom another always already soon later around show find look looks
 suggest suggests ca wo
 """
-"""Function words and courtesies: they occur in every request and belong to no domain."""
+"""Function words and courtesies, which occur in every request and belong to no domain."""
 _STOP_WORDS = frozenset(_STOP_WORDS_TEXT.split())
 
 _SUFFIXES = (
     *("ations", "ation", "ments", "ment", "ings", "ing", "ers", "ies", "ied", "ed", "er", "es", "ly"),
     *("s", "e", "y"),
 )
-_MIN_STEM_CHARS = 3  # letters a stem keeps, so that "is", "red" and "used" stay words
+_MIN_STEM_CHARS = 3  # shortest stem in letters; "is", "red" and "used" stay unchanged
 _WORD = re.compile(r"[a-z0-9]+")
 _ID = re.compile(r"\b[A-Za-z]{1,5}[-_]\d+\b")
 
@@ -46,13 +46,13 @@ _SOFT_BREAK = re.compile(
 
 
 def stems(text: str) -> tuple[str, ...]:
-    """Return the stems of the meaningful words of a text, each once, in order, without ids such as `C-1001`."""
+    """Return the distinct stems of a text's meaningful words, in order, without ids such as `C-1001`."""
     words = _WORD.findall(_ID.sub(" ", text.lower().replace("n't", " ")))
     return tuple(dict.fromkeys(_stem(word) for word in words if word not in _STOP_WORDS and (len(word) > 1)))
 
 
 def clauses(text: str) -> tuple[str, ...]:
-    """Return the parts of a text that different agents may serve: sentences, split at commas and `and`."""
+    """Return the parts of a text that different agents may serve. Sentences are split at commas and `and`."""
     parts = (
         part.strip(" \t.,;!") for sentence in _SENTENCE.split(text) for part in _SOFT_BREAK.split(sentence) if part
     )
@@ -61,13 +61,13 @@ def clauses(text: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class MatchEntry:
-    """An entry to choose.
+    """An entry of a menu.
 
     Attributes:
         name: The name.
         keywords: The words that name the entry.
         text: Other words about the entry.
-        examples: Requests for the entry. Examples also have words that do not describe the entry.
+        examples: Example requests for the entry. They also contain words that do not describe the entry.
     """
 
     name: str
@@ -77,12 +77,13 @@ class MatchEntry:
 
 
 class Matcher:
-    """Scores texts against a menu. A stem of few entries counts more than a stem of all entries."""
+    """Scores texts against a menu. A stem that few entries contain counts more than a stem of all entries."""
 
     KEYWORD_WEIGHT = 1.5
-    """A word in the name, the skills or the intents counts this much more than a word in a description."""
+    """Factor for a word in the name, the skills or the intents, compared with a word in a description."""
     EXAMPLE_WEIGHT = 0.5
-    """A word that only an example has counts half: "How many requests may I send?" is not about sending."""
+    """Factor for a word that only an example contains. For example, "May I send more requests?" is not about
+    sending."""
 
     def __init__(self, menu: Sequence[MatchEntry]) -> None:
         self._weights: dict[str, Mapping[str, float]] = {
@@ -99,7 +100,7 @@ class Matcher:
         }
 
     def scores(self, text: str) -> dict[str, float]:
-        """Return for each name the share of a text that it covers, from 0 to 1, best first, ties by name."""
+        """Return each name with the share of the text that its entry covers, from 0 to 1; best first, ties by name."""
         wanted = stems(text)
         whole = sum(self._idf.get(stem, self._rare) for stem in wanted)
         found = {
@@ -111,7 +112,7 @@ class Matcher:
         return dict(sorted(found.items(), key=lambda item: (-item[1], item[0])))
 
     def cover(self, text: str, least: float) -> tuple[str, ...]:
-        """Return the names that together cover a text, each adding at least the share `least`."""
+        """Return names that together cover a text. Each name adds at least the share `least`."""
         chosen: list[str] = []
         rest = dict.fromkeys(stems(text))
         whole = sum(self._idf.get(stem, self._rare) for stem in rest)

@@ -1,7 +1,7 @@
-"""A model without a network: match words, fill in arguments, quote results, and sign as no language model.
+"""A model without a network. It matches words, fills in arguments, quotes results, and adds a note to its answers.
 
-The model reads the request alone: the name of the output (`plan`, `selection`, `synthesis`), the data in the first
-turn, the tools and their results. The same request always gets the same reply.
+The model reads only the request, which is the name of the output (`plan`, `selection`, `synthesis`), the data in the
+first turn, the tools and their results. Equal requests always get equal replies.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["OfflineModel"]
 
 
 class OfflineModel:
-    """Plans and classifies by the agents' cards, works by the tools' descriptions, answers with the tools' results."""
+    """Model that plans and classifies by the agents' cards, and calls tools by their descriptions."""
 
     provider = "offline"
     name = "offline"
@@ -30,7 +30,7 @@ class OfflineModel:
             try:
                 return reply(data=as_json_value(role(task)))
             except ValidationError:
-                pass  # the author's own schema has the name of a role's schema: work as for any task
+                pass  # the author's own schema has the name of a role's schema, so this is a usual task
         return work(request, task)
 
     async def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Plan and choose without a language model: match each part of a request with the words of the agents' cards."""
+"""Plan and choose without a language model, by matching each part of a request with the words of the agents' cards."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from pointsman_schemas.role_io import AvailableAgent, ClassifierInput, PlannerIn
 __all__ = ["TELL_CALLER_PREFIX", "plan", "selection"]
 
 TELL_CALLER_PREFIX: Final = "Tell the caller that "
-"""The beginning of a final instruction that names the parts without a task."""
+"""The start of a final instruction, which names the parts without a task."""
 
 _MIN_CONFIDENCE = 0.5
-"""Share of a match from which a classifier is sure. Half is enough, because people also write other words."""
+"""Smallest share of a match at which a classifier is sure. Half is enough, because people also write other words."""
 _MAX_CONFIDENCE = 0.95
-"""A matcher of words is never certain."""
+"""Largest confidence. A match of words is never certain."""
 _MIN_MEANINGFUL_STEMS = (
-    2  # a clause without an agent is reported from this number of stems on; a shorter clause is a courtesy
+    2  # a clause without an agent is reported if it has this many stems; a shorter clause is a courtesy
 )
-_MIN_CLAUSE_WORDS = 4  # words below which a clause without an agent belongs to the clause before: "errors and timeouts"
+_MIN_CLAUSE_WORDS = 4  # a shorter clause without an agent belongs to the clause before: "errors and timeouts"
 _MAX_QUOTED_CHARS = 1_000  # characters of a request that each task of a plan repeats and the log stores
 _ELLIPSIS = "; ..."
 
@@ -88,7 +88,7 @@ def _whole_plan(asked: PlannerInput) -> Plan:
 
 
 def _tasks(shares: Mapping[str, list[str]], text: str, asked: PlannerInput) -> tuple[list[PlannedTask], list[str]]:
-    """Return the tasks for the shares, and the parts of shares beyond the number of tasks."""
+    """Return the tasks for the shares, and the parts of the shares that exceed the number of tasks."""
     menu = {item.name: item for item in asked.agents}
     needs, apart = _dependencies(asked.instructions, tuple(menu)), _split_agents(asked.instructions, tuple(menu))
     ids: dict[str, list[str]] = {}
@@ -122,12 +122,12 @@ def _tasks(shares: Mapping[str, list[str]], text: str, asked: PlannerInput) -> t
 
 
 def _truncate(text: str) -> str:
-    """Return a part of a request, cut to the length that the log keeps. The agent also gets the whole request."""
+    """Return a part of a request, cut to the length for the log. The agent also gets the whole request."""
     return text if len(text) <= _MAX_QUOTED_CHARS else text[:_MAX_QUOTED_CHARS] + _ELLIPSIS
 
 
 def _covers(report: TaskReport, clause: str, matcher: Matcher) -> bool:
-    """Return True if the task covers the clause, by its intent or, if that was cut, by its agent."""
+    """Return True if the task covers the clause. If the intent was cut, the agent of the task decides."""
     cut = report.intent.endswith(_ELLIPSIS)
     return clause in report.intent or (cut and _best_match(matcher, clause, without=set()) == report.agent)
 
@@ -169,7 +169,7 @@ def _words(text: str) -> list[str]:
 def _order_by_dependencies(
     shares: Mapping[str, list[str]], needs: Mapping[str, tuple[str, ...]], done: Container[str]
 ) -> dict[str, list[str]]:
-    """Return the shares in the order of their needs. A needed agent without a share gets the same parts."""
+    """Return the shares, each after the shares that it needs. A needed agent without a share gets the same parts."""
     ordered: dict[str, list[str]] = {}
 
     def add(agent: str, parts: list[str], waiting: tuple[str, ...]) -> None:
@@ -184,7 +184,7 @@ def _order_by_dependencies(
 
 
 def _next_task(plan: Plan, asked: PlannerInput) -> Plan:
-    """Return a plan with the first task alone, which depends on all results. Without tasks, the work is done."""
+    """Return a plan with only the first task, which depends on all results. Without tasks, the work is done."""
     done = tuple(report.task_id for report in asked.results if report.status == "succeeded")
     if plan.tasks:
         return plan.model_copy(update={"tasks": (plan.tasks[0].model_copy(update={"depends_on": done}),)})
@@ -198,9 +198,9 @@ def _best_replan_match(matcher: Matcher, asked: PlannerInput) -> str | None:
 
 
 def _input(item: AvailableAgent, parts: Sequence[str], text: str, asked: PlannerInput) -> JsonValue:
-    """Return the input by the agent's input schema, or None if its fields cannot be found.
+    """Return the input for the agent's input schema, or None if required fields cannot be found.
 
-    A task without an input gets the whole request and its metadata: the log holds that text once, not with each task.
+    A task without an input gets the whole request and its metadata, so the log does not repeat them for each task.
 
     Returns:
         The input, or None.
@@ -284,7 +284,7 @@ def _clarifying_question(agents: Sequence[AvailableAgent]) -> str:
 
 
 def _request_text(request: RequestInput, matcher: Matcher) -> str:
-    """Return the text of a request: of an object, its `intent` or its `request`.
+    """Return the text of a request. For an object, the text is its `intent` or its `request`.
 
     A nested team has its own part in the `intent`, unless the intent was cut, and also has the whole request.
 
@@ -321,13 +321,13 @@ def _best_match(matcher: Matcher, text: str, *, without: set[str]) -> str | None
 
 
 def _agent_or_skill(chosen: AvailableAgent, menu: Sequence[AvailableAgent]) -> tuple[str, str]:
-    """Return the name of an agent and no skill, or a skill alone if any of several agents will do."""
+    """Return the name of an agent without a skill, or only a skill if several agents are equal."""
     skill = _shared_skill(chosen, menu)
     return ("", skill) if skill else (chosen.name, "")
 
 
 def _shared_skill(chosen: AvailableAgent, menu: Sequence[AvailableAgent]) -> str:
-    """Return a skill that stands for several equal agents: these have the same skills and the same input schema."""
+    """Return a skill that several equal agents have. Equal agents have the same skills and the same input schema."""
     alike = [item for item in menu if set(item.skills) == set(chosen.skills)]
     if len(alike) == 1 or any(item.input_schema != chosen.input_schema for item in alike):
         return ""

@@ -1,4 +1,4 @@
-"""The roles without a language model: answers quote the results, and judges compare words and figures."""
+"""Fill the roles without a language model. Answers quote the results, and judges compare words and figures."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ _PUBLIC_ERROR_KINDS: Final = frozenset(
         ErrorKind.TIMEOUT,
     }
 )
-"""Failures with a reason that a caller may read: the text is the runtime's, or an agent wrote the text for the caller.
-The text of an exception is in the gaps of the outcome, for operators."""
+"""Failures whose reason a caller may read, because the runtime wrote it, or an agent wrote it for the caller. The gaps
+of the outcome contain the texts of exceptions, for operators."""
 _FIGURE_PATTERN = re.compile(r"[\w-]*\d(?:[\w.,:-]*\w)?")  # an id, an amount, a date: a word with a digit
 _FIGURES_CRITERION = re.compile(r"\b(?:id|figure|amount|date)s? .*\bstands? in a result\b", re.IGNORECASE)
 
@@ -85,7 +85,7 @@ def _gap_sentences(gaps: Sequence[Gap], reports: Mapping[str, Mapping[str, JsonV
 
 
 def _refine(task: TaskPrompt) -> Refinement:
-    """Return the same task with the last error."""
+    """Return the task again, with the last error in its intent."""
     asked = RefinerInput.model_validate(task.input)
     return Refinement(
         intent=f"{asked.intent} (It failed {asked.attempts} times, last with: {asked.error}. Avoid that.)"
@@ -93,7 +93,7 @@ def _refine(task: TaskPrompt) -> Refinement:
 
 
 def _judge(task: TaskPrompt) -> ConflictRuling:
-    """Return the most frequent value of each contradiction; of equally frequent values, the first."""
+    """Return the most frequent value of each contradiction. Among equally frequent values, return the first."""
     asked = JudgeInput.model_validate(task.input)
     decided: list[Conflict] = []
     for conflict in asked.conflicts:
@@ -107,7 +107,7 @@ def _judge(task: TaskPrompt) -> ConflictRuling:
 
 
 def _review(task: TaskPrompt) -> Review:
-    """Return a review: the result must have text, and its figures must be in a result if the criteria require that."""
+    """Return a review. The result must have text. If the criteria require it, a result must contain the figures."""
     asked = ReviewInput.model_validate(task.input)
     made = [report.get("output") for report in task.results if report.get("task_id") == asked.task_id]
     words = without_note(" ".join(strings(made)))
@@ -151,4 +151,4 @@ ROLE_HANDLERS: Final[Mapping[str, Callable[[TaskPrompt], BaseModel]]] = {
     "review": _review,
     "thread_summary": _summarize,
 }
-"""By the name of the wanted output. Each function raises `ValidationError` if the input is not valid for the role."""
+"""The functions, by the name of the output. Each raises `ValidationError` if the input is not valid for the role."""

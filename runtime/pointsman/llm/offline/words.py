@@ -16,7 +16,7 @@ _TEXT_KEYS = ("summary", "answer", "message", "text", "result", "output")
 
 
 def strings(value: JsonValue) -> list[str]:
-    """Return every text in a value, at any depth, in order, without keys."""
+    """Return every text in a value, at any depth and in order. Keys are left out."""
     match value:
         case str():
             return [value]
@@ -33,7 +33,7 @@ def request_as_text(request: RequestInput) -> str:
 
 
 def as_text(value: JsonValue) -> str:
-    """Return a value as text: the sentence that a tool or an agent gave, otherwise its keys and values."""
+    """Return a value as text. The text is the sentence of a tool or an agent, otherwise the keys and values."""
     match value:
         case None:
             return ""

@@ -1,4 +1,4 @@
-"""A task without a language model: the tools that its words request, and an answer made of the results."""
+"""Do a task without a language model. Call the tools that match its words, and make an answer of the results."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def _structured_answer(
     sources: Sources,
     undone: str,
 ) -> ModelReply:
-    """Return an object by the schema, or a refusal if the tools did not do the task: an object cannot report that."""
+    """Return an object by the schema. Return a refusal if the tools failed, because an object cannot report that."""
     failures = [outcome.as_text for outcome in outcomes if outcome.is_error]
     if undone and tools and (failures or not _has_all_fields(schema, sources)):
         return reply(text=undone, finish="refusal")
@@ -104,8 +104,9 @@ def _next_calls(
     """Return the tools to call now, by name, with their arguments.
 
     Returns:
-        The tools that the text requests and whose arguments are known. Without such a tool, a tool that names the
-        missing arguments: `find_charges` may return the `charge_id` that the requested tool needs.
+        The tools that the text requests and whose arguments are known. If there is no such tool, a tool whose
+        description names the missing arguments. For example, `find_charges` may return the `charge_id` that the
+        requested tool needs.
     """
     matcher = _tool_matcher(tools)
     wanted = _requested_tools(tools, matcher, text)
@@ -157,7 +158,7 @@ def _answer(outcomes: Sequence[_CallResult], task: TaskPrompt) -> str:
 def _incomplete_reason(
     tools: Sequence[ToolSpec], task: TaskPrompt, outcomes: Sequence[_CallResult], sources: Sources
 ) -> str:
-    """Return the reason why no part of the task is done; empty if a part is done, or other tasks have an answer."""
+    """Return the reason why no part of the task is done; empty if a part is done or other tasks have an answer."""
     wanted = _requested_tools(tools, _tool_matcher(tools), task.task)
     if wanted & {outcome.tool for outcome in outcomes if not outcome.is_error}:
         return ""
@@ -176,7 +177,7 @@ def _incomplete_reason(
 
 
 def _unmatched_text(tools: Sequence[ToolSpec], task: TaskPrompt, outcomes: Sequence[_CallResult]) -> str:
-    """Return a note if at least half of the task's words are in no tool and no result; else empty."""
+    """Return a note if no tool and no result contains half of the task's words; else an empty text."""
     if not outcomes:
         return ""
     said = [f"{tool.name} {tool.description} {' '.join(_tool_hints(tool))}" for tool in tools]
