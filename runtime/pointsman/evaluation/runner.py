@@ -27,7 +27,7 @@ from pointsman_schemas.strict_json import as_json_value, compact_json, dump, par
 __all__ = ["NO_AGENT", "Case", "CaseResult", "EvaluationReport", "Suite", "evaluate", "load_suite"]
 
 NO_AGENT = "(none)"
-"""Entry of the confusion table: an agent was expected and not used, or was used and not expected."""
+"""Entry of the confusion table for an agent that was expected and not used, or used and not expected."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class CaseResult:
 
     Attributes:
         name: The name of the case; by default its number and the start of its input.
-        problems: The differences between the result and the labels, each a sentence.
+        problems: The differences between the result and the labels, one sentence each.
         expected: The agents that the case expects; None if the case does not expect particular agents.
         agents_used: The agents that worked on the case.
         answer: The answer, or the output of the agent; None without an answer.
@@ -82,7 +82,7 @@ class EvaluationReport:
 
     @property
     def routing_accuracy(self) -> float | None:
-        """The share of the cases with expected agents in which exactly those agents worked; None without such cases."""
+        """Share of the cases with expected agents in which exactly these agents worked; None without such cases."""
         labelled = [each for each in self.results if each.expected is not None]
         if not labelled:
             return None
@@ -158,7 +158,7 @@ class EvaluationReport:
 async def evaluate(suite: Suite, client: Client, *, parallel: int = 8) -> EvaluationReport:
     """Send every case of a suite and compare the results with the labels.
 
-    A case that does not end within the suite's `timeout` fails, with a problem that names the time.
+    A case fails if it does not end within the suite's `timeout`. The problem then contains the time.
 
     Args:
         suite: The cases, and the team or agent that receives them.
@@ -169,8 +169,8 @@ async def evaluate(suite: Suite, client: Client, *, parallel: int = 8) -> Evalua
         The report.
 
     Raises:
-        PointsmanError: A case could not be sent: it is too large, or the broker is unavailable. The other cases are
-            cancelled.
+        PointsmanError: A case could not be sent, because it is too large or the broker is unavailable. The other cases
+            are cancelled.
     """
     began, room = asyncio.get_running_loop().time(), asyncio.Semaphore(parallel)
 
@@ -297,7 +297,7 @@ def _confusion_cells(each: CaseResult) -> list[tuple[str, str]]:
 
 
 async def _ask_agent(client: Client, agent: str, workflow: str, input: JsonValue, timeout: float) -> Result:
-    """Hand `input` to `agent` without a supervisor, and return the result."""
+    """Send `input` to `agent` without a supervisor, and return the result."""
     subjects, now = client.subjects, datetime.now(UTC)
     back = subjects.result("eval", agent, workflow, "T1", 1, uuid4().hex)
     handoff = Handoff(

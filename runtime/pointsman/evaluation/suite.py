@@ -1,4 +1,4 @@
-"""A suite is labelled requests for a team or an agent, written in YAML, JSON or Python."""
+"""Read suites. A suite contains labelled requests for a team or an agent, and is written in YAML, JSON or Python."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from pointsman_schemas.strict_json import as_json_value, describe, parse_json
 __all__ = ["Case", "Check", "Suite", "load_suite"]
 
 Check: TypeAlias = Callable[[Any], object]
-"""Function that judges the `Outcome` of a team, or the `Result` of an agent. The function may be async. False, a text
-or an AssertionError rejects the result."""
+"""Function that judges the `Outcome` of a team, or the `Result` of an agent. The function may be async. It rejects the
+result by False, by a text or by an AssertionError."""
 
 
 class Case(BaseModel):
     """A request and its labels. Labels that are not given are not compared.
 
-    `agents` are the agents that must work on the request, and no others. `answer` is the golden answer: a text or a
-    value that must be equal except for case and white space, or an object with fields that must be equal; the answer
-    may have more fields. `contains` are texts that the answer must contain, in upper or lower case. `status` is the
-    final status. `check` is a Python function, or its name as `module:function`.
+    Exactly the agents in `agents` must work on the request. `answer` is the golden answer. A text or a value must be
+    equal except for case and white space. The fields of an object must be equal, and the answer may have more fields.
+    `contains` are texts that the answer must contain, in upper or lower case. `status` is the final status. `check` is
+    a Python function, or its name as `module:function`.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
@@ -71,10 +71,10 @@ class Case(BaseModel):
 
 
 class Suite(BaseModel):
-    """Labelled requests for `team`, or for one `agent`.
+    """Labelled requests for `team` or for `agent`.
 
-    `target` is what `--embedded` runs: `module` or `file.py`. `threshold` is the share of cases that must pass, from 0
-    to 1, by default 1. `timeout` is the limit of each case in seconds, by default 120.
+    `target` is the `module` or `file.py` that `--embedded` runs. `threshold` is the share of cases that must pass, from
+    0 to 1, by default 1. `timeout` is the limit of each case in seconds, by default 120.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

@@ -1,4 +1,4 @@
-"""Read YAML strictly: refuse a repeated key, and plain text that YAML turns into a value that is not text."""
+"""Read YAML strictly. Refuse a repeated key, and plain text that YAML would read as a value of a different type."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def read_yaml(text: bytes) -> Any:
 
 
 class _Loader(yaml.SafeLoader):
-    """A safe loader that refuses doubled keys and ambiguous scalars."""
+    """A safe loader that refuses repeated keys and ambiguous scalars."""
 
     def construct_mapping(self, node: Node, deep: bool = False) -> dict[Any, Any]:
         if not isinstance(node, MappingNode):

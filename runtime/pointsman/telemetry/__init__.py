@@ -53,7 +53,7 @@ _log = get_logger(__name__)
 
 
 class Telemetry:
-    """The exporters that `setup` started. Shut them down last, after all work has ended."""
+    """The exporters that `setup` started. Close them last, after all work has ended."""
 
     def __init__(
         self, spans: Pipeline | None = None, measurements: Measurements | None = None, lines: Pipeline | None = None
@@ -68,7 +68,7 @@ class Telemetry:
         """Send the queued spans for at most `timeout` seconds, and log the number of lost spans in one line.
 
         The method returns in time even if the collector refuses, hangs or is overloaded, and may be called twice. With
-        the default of 4 seconds, an idle process exits within 5.
+        the default of 4 seconds, an idle process exits within 5 seconds.
         """
         every = (self._spans, self._measurements, self._lines)
         pipelines = [pipeline for pipeline in every if pipeline is not None]
@@ -84,15 +84,15 @@ def setup(service_name: str, *, instance: str = "", settings: Settings, exposed:
     """Set up logs, traces and metrics of this process.
 
     Spans and metrics are exported by OTLP over HTTP if `OTEL_EXPORTER_OTLP_ENDPOINT`, its variant for one signal, or
-    `OTEL_TRACES_EXPORTER` and `OTEL_METRICS_EXPORTER` request it. If the application has set its own providers, they
-    are used. Log lines are exported if `OTEL_LOGS_EXPORTER` names `otlp`. `OTEL_SDK_DISABLED=true` turns off all
-    exports.
+    `OTEL_TRACES_EXPORTER` and `OTEL_METRICS_EXPORTER` request it. If the application has set its own providers,
+    Pointsman uses these providers. Log lines are exported if `OTEL_LOGS_EXPORTER` names `otlp`.
+    `OTEL_SDK_DISABLED=true` turns off all exports.
 
     Args:
-        service_name: Name of the service. `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES` replace it.
+        service_name: Name of the service. `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES` replace the name.
         instance: Id of this process in the service. The same variables replace the id. Default: none.
         settings: The settings of this process.
-        exposed: Keep metrics for a Prometheus server, see `Telemetry.exposition`. Default: no.
+        exposed: Collect metrics for a Prometheus server, see `Telemetry.exposition`. Default: no.
 
     Returns:
         The exporters that were started.

@@ -16,11 +16,11 @@ from pointsman.util.scrubber import scrub, to_writable
 
 __all__ = ["NonRecordingSpan", "Span", "context_of_span", "record_exception", "set_error", "writable_attributes"]
 
-_MAX_STACK_CHARS: Final = 8_000  # of a traceback on a span: enough for some 100 frames, and small beside a batch
+_MAX_STACK_CHARS: Final = 8_000  # characters of a traceback on a span; enough for some 100 frames
 
 
 class Span:
-    """An open span, or a placeholder while tracing is off. Only the code inside `span` uses it."""
+    """An open span, or a placeholder while tracing is off. Use it only inside the block of `span`."""
 
     __slots__ = ("_failed", "_span", "context", "discarded")
 
@@ -30,11 +30,12 @@ class Span:
         self.discarded = False
         """True after a call of `discard`."""
         self.context: TraceContext | None = context_of_span(span)
-        """The parent context for spans of other processes: this span, or the surrounding span while tracing is off."""
+        """The parent context for spans of other processes. It is this span, or the surrounding span while tracing is
+        off."""
 
     @property
     def recording(self) -> bool:
-        """True if attributes are recorded; false for a trace that is not sampled."""
+        """True if attributes are recorded; False for a trace that is not sampled."""
         return self._span.is_recording()
 
     def set_attributes(self, attributes: Attributes | None = None, /, **more: Value | None) -> None:
@@ -48,7 +49,7 @@ class Span:
             self._span.add_event(to_writable(name), writable_attributes(attributes))
 
     def discard(self) -> None:
-        """Do not export the span: another process will end it, under the same id."""
+        """Do not export the span, because another process will end the span under the same id."""
         self.discarded = True
 
     def set_failed(self, error_type: str, message: str = "") -> None:
@@ -60,7 +61,7 @@ class Span:
 
 
 class NonRecordingSpan(Span):
-    """Placeholder while tracing is off: passes the context through, and does not change a span of other code."""
+    """Placeholder while tracing is off. It passes the context through, and does not change a span of other code."""
 
     __slots__ = ()
 
@@ -74,12 +75,12 @@ class NonRecordingSpan(Span):
 
 
 def context_of_span(span: otel.Span) -> TraceContext | None:
-    """Return the context of a span, ours or the SDK's; None if the span has no valid context."""
+    """Return the context of a span of Pointsman or of the SDK; None if the span has no valid context."""
     return span.context if isinstance(span, LeanSpan) else from_otel(span.get_span_context())
 
 
 def record_exception(opened: Span, inner: otel.Span, error: Exception) -> None:
-    """Add `error` to the span `inner` as an event with its traceback, and mark `opened`, its wrapper, as failed."""
+    """Add `error` and its traceback to the span `inner` as an event, and mark `opened`, its wrapper, as failed."""
     kind = type(error)
     qualified = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
     if opened.recording:
@@ -101,7 +102,7 @@ def set_error(inner: otel.Span, error_type: str, message: str) -> None:
 
 
 def writable_attributes(attributes: Attributes | None) -> Mapping[str, Value]:
-    """Return `attributes` for the SDK: texts made encodable, and values of None removed."""
+    """Return `attributes` for the SDK, with encodable texts and without values of None."""
     if not attributes:
         return {}
     return {to_writable(key): _writable(value) for key, value in attributes.items() if value is not None}

@@ -21,13 +21,14 @@ def bus_observer() -> BusObserver | None:
 class _MessageMetrics:
     """Bus observer that records metrics and spans.
 
-    The duration of a receive is not measured: a pull stays open, so the duration is only the time without messages.
+    The duration of a receive is not measured. A pull stays open, so its duration is only the time without messages.
     """
 
     def __init__(self) -> None:
         self._published_series: dict[tuple[str, Server | None, str | None], Labels] = {}
         self._received_series: dict[tuple[str, Server | None, str], Labels] = {}
-        """The two maps stay small: destinations are templates of subjects, and there are few queues and errors."""
+        """The two maps stay small, because destinations are templates of subjects, and there are few queues and
+        errors."""
 
     def on_published(self, subject: str, server: Server | None, seconds: float, error: str | None) -> None:
         if not metrics.metrics_enabled():

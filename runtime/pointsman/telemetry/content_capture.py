@@ -1,4 +1,4 @@
-"""Record prompts, answers, tool arguments and the texts of errors, if the settings ask for them.
+"""Record prompts, answers, tool arguments and the texts of errors, if a setting turns this on.
 
 | `POINTSMAN_CAPTURE_CONTENT` | `OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT` | On the spans and in the logs |
 |---|---|---|
@@ -6,8 +6,8 @@
 | `redacted` | `redacted` | all, without strings that resemble a key, token or password |
 | `full` | `true`, `span_only`, `span_and_event`, `full` | all, unchanged |
 
-If both variables are set, the first counts. The functions return attributes in the form of the GenAI conventions, as
-JSON text.
+If both variables are set, `POINTSMAN_CAPTURE_CONTENT` is used. The functions return attributes of the GenAI
+conventions, as JSON text.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _emails = False
 
 
 def configure(mode: Mode, *, emails: bool = False) -> None:
-    """Set the mode of this process. `emails` also hides addresses if the mode is `redacted`. For `setup` and tests."""
+    """Set the mode of this process. `emails` also hides addresses in the mode `redacted`. For `setup` and tests."""
     global _mode, _emails
     _mode, _emails = mode, emails
     error_content.configure(visible=mode != "none")
@@ -78,12 +78,12 @@ def mode_of(settings: Settings) -> Mode:
 
 
 def capture_enabled() -> bool:
-    """Return True if the mode is not `none`. If the mode is `none`, hot paths do not collect content."""
+    """Return True if the mode is not `none`. Hot paths call this before they collect content."""
     return _mode != "none"
 
 
 def request_attributes(request: ModelRequest) -> Attributes:
-    """Return the request to a model: instructions, messages and the definitions of its tools."""
+    """Return the attributes of a request to a model: instructions, messages and tool definitions."""
     if _mode == "none":
         return _NO_ATTRIBUTES
     return {
@@ -98,7 +98,7 @@ def request_attributes(request: ModelRequest) -> Attributes:
 
 
 def reply_attributes(reply: ModelReply) -> Attributes:
-    """Return the answer of a model."""
+    """Return the attributes of a model's answer."""
     if _mode == "none":
         return _NO_ATTRIBUTES
     text = reply.text or (json.dumps(reply.data, ensure_ascii=False) if reply.data is not None else "")
@@ -107,7 +107,7 @@ def reply_attributes(reply: ModelReply) -> Attributes:
 
 
 def tool_attributes(arguments: JsonValue, result: JsonValue) -> Attributes:
-    """Return the arguments and the result of a tool call."""
+    """Return the attributes of a tool call: its arguments and its result."""
     if _mode == "none":
         return _NO_ATTRIBUTES
     return {"gen_ai.tool.call.arguments": _text(_parse_json(arguments)), "gen_ai.tool.call.result": _text(result)}
@@ -128,7 +128,7 @@ def _message(turn: Turn) -> dict[str, Any]:
 
 
 def _parse_json(value: JsonValue) -> JsonValue:
-    """Parse JSON text, so that it is scrubbed by its keys and is not quoted twice. Return other text unchanged."""
+    """Parse JSON text; return other text unchanged. Parsed JSON is scrubbed by its keys and is not quoted twice."""
     if not isinstance(value, str):
         return value
     try:

@@ -1,7 +1,7 @@
-"""Keep the texts of errors out of spans and logs while no content is captured.
+"""Leave the texts of errors out of spans and logs while no content is captured.
 
-The text of an exception may quote arguments, prompts and answers. So may the body of a provider's error, and the name
-of a task in a refused plan. Without capture, the type of the exception and the places of its stack are recorded.
+The text of an exception, the body of a provider's error and the name of a task in a refused plan may quote arguments,
+prompts and answers. Without capture, only the type of the exception and the lines of its stack are recorded.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from pointsman.util.scrubber import scrub, scrub_traceback
 __all__ = ["configure", "content_text", "message_of", "stack_of", "without_texts_of"]
 
 _CONTENT_ERRORS: Final = (TaskError, ModelError, ContractError)
-"""Errors of Pointsman that quote data of requests, agents and providers. The others quote settings and subjects."""
-_MIN_REPLACED_CHARS: Final = 4  # shorter texts occur in other words
+"""Errors of Pointsman that quote data of requests, agents and providers. Other errors quote only settings and
+subjects."""
+_MIN_REPLACED_CHARS: Final = 4  # shorter texts are parts of other words
 
 _visible = False
 
@@ -51,7 +52,7 @@ def message_of(error: BaseException) -> str:
 
 
 def stack_of(error: BaseException) -> str:
-    """Return the stack of an exception and of its causes; without their messages while no content is captured.
+    """Return the stack of an exception and of its causes. The messages are left out while no content is captured.
 
     Args:
         error: The exception.

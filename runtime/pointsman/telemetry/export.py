@@ -1,7 +1,7 @@
 """Start the export of spans, metrics and log lines by the standard `OTEL_` variables, and stop it within a time limit.
 
-The SDK and the exporters are imported only if there is something to export: a process without telemetry does not pay
-for the imports.
+The SDK and the exporters are imported only if there is something to export, so a process without telemetry has no cost
+of imports.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ class Pipeline:
         self.undelivered = undelivered
 
     async def close(self, timeout: float) -> bool:
-        """Flush, but at most for `timeout` seconds. Return True if the flush ended in time."""
-        # The flush runs in a daemon thread of our own: the SDK joins its threads without a way to interrupt the join,
-        # and the interpreter waits at exit for the threads of an executor.
+        """Flush for at most `timeout` seconds. Return True if the flush ended in time."""
+        # The flush runs in its own daemon thread, because the SDK joins its threads without a way to interrupt the
+        # join, and the interpreter waits at exit for the threads of an executor.
         loop = asyncio.get_running_loop()
         done: asyncio.Future[None] = loop.create_future()
 
@@ -72,7 +72,7 @@ class Pipeline:
         def finish() -> None:
             with suppress(Exception):
                 self._flush()
-            with suppress(RuntimeError):  # the loop is closed: `close` has returned
+            with suppress(RuntimeError):  # the loop is closed, because `close` has returned
                 loop.call_soon_threadsafe(resolve)
 
         threading.Thread(target=finish, name="pointsman-telemetry-flush", daemon=True).start()
@@ -92,7 +92,7 @@ def start_traces(service_name: str, instance: str) -> Pipeline | None:
     if not isinstance(otel.get_tracer_provider(), otel.ProxyTracerProvider) and not _is_own_provider(
         otel.get_tracer_provider()
     ):
-        traces.configure(otel.get_tracer_provider(), _version())  # the application exports and shuts down its own
+        traces.configure(otel.get_tracer_provider(), _version())  # the application ends its own provider
         return None
     exporters = [
         exporter for name in requested_exporters("TRACES") if (exporter := _try_start("spans", span_exporter, name))
@@ -103,7 +103,7 @@ def start_traces(service_name: str, instance: str) -> Pipeline | None:
 
 
 class Measurements(Pipeline):
-    """The export of metrics. `exposition` returns them for a Prometheus server; None if they are not exposed."""
+    """The export of metrics. `exposition` returns the metrics for a Prometheus server; None if they are not exposed."""
 
     exposition: Callable[[], bytes] | None = None
 
@@ -114,7 +114,7 @@ def start_metrics(service_name: str, instance: str, *, exposed: bool = False) ->
     Args:
         service_name: Name of the service.
         instance: Id of this process among the processes of the service.
-        exposed: A Prometheus server can read the metrics from this process. Default: no.
+        exposed: True if a Prometheus server can read the metrics from this process. Default: no.
 
     Returns:
         The export; None if there is nothing to flush.
@@ -149,7 +149,7 @@ def start_metrics(service_name: str, instance: str, *, exposed: bool = False) ->
 
 
 def start_logs(service_name: str, instance: str) -> Pipeline | None:
-    """Export log lines by OTLP, in addition to writing them, if the environment names the OTLP exporter."""
+    """Export log lines by OTLP if the environment names the OTLP exporter. The lines are also written as usual."""
     logs.send_to(None)
     asked = read_variable("OTEL_LOGS_EXPORTER") or read_variable("OTEL_EXPORTER_OTLP_LOGS_ENDPOINT")
     if is_disabled() or not asked or "otlp" not in requested_exporters("LOGS"):
@@ -178,7 +178,7 @@ def _build_traces(exporters: Sequence[Any], service_name: str, instance: str) ->
 
     class Provider(TracerProvider):
         def add_span_processor(self, span_processor: SpanProcessor) -> None:
-            """Add a processor. From then on spans are made by the SDK, because other processors expect its spans."""
+            """Add a processor. From now on, the SDK makes all spans, because other processors expect these."""
             super().add_span_processor(span_processor)
             if traces.tracing_enabled() and not isinstance(span_processor, Batching):
                 traces.configure(self, _version(), sink)
@@ -192,7 +192,7 @@ def _build_traces(exporters: Sequence[Any], service_name: str, instance: str) ->
         provider.add_span_processor(one)
     _own_providers.append(provider)
     if isinstance(otel.get_tracer_provider(), otel.ProxyTracerProvider):
-        otel.set_tracer_provider(provider)  # so that spans of instrumented libraries join ours
+        otel.set_tracer_provider(provider)  # so that spans of instrumented libraries join the traces of Pointsman
 
     def take_all(span: EncodedSpan) -> bool:
         taken = [one.take(span) for one in batching]
@@ -208,13 +208,13 @@ def _build_traces(exporters: Sequence[Any], service_name: str, instance: str) ->
 
     def abandon() -> None:
         for gate in gates:
-            gate.shutdown()  # its exporter stops retrying
+            gate.shutdown()  # the exporter stops retrying
 
     return Pipeline(flush, abandon, lambda: sum(gate.lost for gate in gates))
 
 
 class _SinkGroup:
-    """The gates of all exporters. Each of them receives every ended span."""
+    """The gates of all exporters. Each gate receives every ended span."""
 
     def __init__(self, gates: Sequence[ExportGate]) -> None:
         self._gates = gates
@@ -309,7 +309,7 @@ def _build_logs(service_name: str, instance: str) -> Pipeline:
 
 
 def _try_start(what: str, build: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
-    """Return the result of `build`, or log a warning and return None: a process also works without telemetry."""
+    """Return the result of `build`. After an error, log a warning and return None; telemetry is not essential."""
     try:
         return build(*args, **kwargs)
     except Exception as error:
@@ -324,11 +324,11 @@ def _resource(service_name: str, instance: str) -> Resource:
 
     ours = {"service.name": service_name, "service.instance.id": instance, "service.version": _version()}
     resource = Resource.create({name: value for name, value in ours.items() if value})
-    # OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES replace ours.
+    # OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES replace these values.
     merged = resource.merge(OTELResourceDetector().detect())
 
     class Hashed(Resource):
-        """A resource with a stored hash. Each span's export reads the hash; each hash of the SDK costs 10 us of CPU."""
+        """Resource with a stored hash. The export of each span reads the hash; the SDK computes it in 10 us of CPU."""
 
         _hash = hash(merged)
 
@@ -338,7 +338,7 @@ def _resource(service_name: str, instance: str) -> Resource:
     return Hashed(merged.attributes, merged.schema_url)
 
 
-_own_providers: list[object] = []  # providers made here: a second setup in one process is not an application's provider
+_own_providers: list[object] = []  # made here, so a second setup does not take them for the application's
 
 
 def _is_own_provider(provider: object) -> bool:

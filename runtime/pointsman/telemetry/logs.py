@@ -1,6 +1,6 @@
-"""Write one line per log event on standard error, for a console or as JSON, without secrets and forged lines.
+"""Write one line per log event to standard error, as JSON or for a console. Secrets and forged lines are removed.
 
-Text from outside may contain anything. JSON escapes control characters; for the console, this module escapes them.
+Text from outside may contain control characters. JSON escapes them, and this module escapes them for the console.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ __all__ = ["Line", "bind", "configure", "get_logger", "send_to"]
 # C0, C1 and DEL end or overwrite lines, U+2028 and U+2029 end them in some readers, the bidirectional marks reorder
 # them, and a lone surrogate cannot be written as UTF-8 at all.
 _UNPRINTABLE_PATTERN: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-_MAX_DEPTH: Final = 6  # levels of containers that are cleaned; deeper values are shown as their cleaned text
-_REPEAT_INTERVAL_S: Final = 60.0  # time in which a line of an exporter is shown once: its retries take up to 10 s
+_MAX_DEPTH: Final = 6  # depth to which containers are cleaned; deeper values are shown as their cleaned text
+_REPEAT_INTERVAL_S: Final = 60.0  # a line of an exporter is shown once in this period; its retries take up to 10 s
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +51,14 @@ _send: Callable[[Line], None] | None = None
 
 
 def send_to(send: Callable[[Line], None] | None) -> None:
-    """Pass each line to `send`, in addition to writing the line. None stops the passing."""
+    """Pass each written line also to `send`. With None, lines are only written."""
     global _send
     _send = send
 
 
 CACHE_LOGGERS = True
-"""Let a logger keep the level of its first use, which is cheap. Tests, which set up often, turn this off."""
+"""Cache the level of a logger at its first use, which is cheap. Tests turn this off, because tests call `setup`
+often."""
 
 
 def get_logger(name: str) -> FilteringBoundLogger:
@@ -88,14 +89,14 @@ class bind:
         self._tokens = structlog.contextvars.bind_contextvars(**self._ids)
 
     def __exit__(self, *raised: object) -> None:
-        # Reset by value, not by token: a generator that is closed early ends in another context, where the tokens are
+        # Reset by value, not by token, because a generator that is closed early ends in a context where the tokens are
         # not valid.
         for token in self._tokens.values():
-            token.var.set(... if token.old_value is Token.MISSING else token.old_value)  # structlog: ... means unset
+            token.var.set(... if token.old_value is Token.MISSING else token.old_value)  # in structlog, ... means unset
 
 
 def configure(settings: Settings) -> None:
-    """Set up structlog and the root logger, unless the application has set up its own."""
+    """Set up structlog and the root logger. A setup of the application is not replaced."""
     as_json = settings.log_format == "json" or (settings.log_format == "auto" and not sys.stderr.isatty())
     if not structlog.is_configured() or structlog.get_config()["processors"] is _processors:
         _install(settings.log_level, as_json=as_json)
@@ -105,7 +106,7 @@ def configure(settings: Settings) -> None:
             root.setLevel(logging.WARNING)
 
 
-_processors: list[Processor] = []  # one list that is changed in place, because loggers in use keep a reference to it
+_processors: list[Processor] = []  # one list, changed in place, because existing loggers have a reference to the list
 
 
 def _install(level: str, *, as_json: bool = True) -> None:
@@ -167,12 +168,12 @@ def _format_exception(logger: WrappedLogger, name: str, event: EventDict) -> Eve
 
 
 def _send_event(logger: WrappedLogger, name: str, event: EventDict) -> EventDict:
-    # A line of the exporter itself is not exported: the export would cause the next line.
+    # A line of the exporter itself is not exported, because the export would cause the next line.
     if _send is not None and not str(event.get("logger", "")).startswith("opentelemetry"):
         rest = dict(event)
         taken = {key: str(rest.pop(key, "")) for key in ("level", "event", "trace_id", "span_id")}
         rest.pop("timestamp", None)
-        with suppress(Exception):  # a line that cannot be sent is written nevertheless
+        with suppress(Exception):  # a line that cannot be sent is still written
             _send(Line(time.time_ns(), attributes={key: value for key, value in rest.items() if value is not None},
                        **taken))  # fmt: skip
     return event
@@ -250,8 +251,8 @@ def _write(stream: TextIO, message: str) -> None:
 class _Handler(logging.Handler):
     """Handler for the lines of libraries, with the same pipeline.
 
-    Each line of OpenTelemetry is shown once a minute: while its collector is unavailable, an exporter logs the same
-    line with every batch.
+    Each line of OpenTelemetry is shown once a minute, because an exporter logs the same line with every batch while the
+    collector is unavailable.
     """
 
     def __init__(self, *, as_json: bool) -> None:

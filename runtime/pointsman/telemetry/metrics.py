@@ -1,8 +1,8 @@
-"""Record metrics in the units of the conventions: seconds, tokens, counts. While off, each costs one comparison.
+"""Record metrics in the units of the conventions: seconds, tokens, counts. If metrics are off, a call only compares.
 
-This module keeps counters and gauges, and the SDK reads them with callbacks. A gauge can be removed, while a
-gauge of the SDK reports its last value for ever, and an addition costs a fraction of the SDK's: see
-docs/performance.md. This module also keeps histograms if the readers are ours (`histograms`).
+This module stores counters and gauges, and the SDK reads them with callbacks. A gauge of this module can be removed,
+but a gauge of the SDK reports its last value for ever. An addition costs a fraction of an addition in the SDK (see
+docs/performance.md). This module also stores histograms if Pointsman made the readers (`histograms`).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = [
     "set_gauge",
 ]  # fmt: skip
 
-# From a workflow without model calls (some 10 ms) to the default deadline of a workflow (600 s).
+# From the duration of a workflow without model calls (some 10 ms) to the default deadline of a workflow (600 s).
 _WORKFLOW_BUCKETS: Final[tuple[float, ...]] = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 # The buckets of the conventions.
 _MODEL_BUCKETS: Final[tuple[float, ...]] = tuple(0.01 * 2**power for power in range(14))
@@ -67,7 +67,7 @@ _COUNTERS: Final[dict[str, tuple[str, str]]] = {
     semconv.TELEMETRY_DROPPED: ("{item}", "Spans, log records and reports that could not be sent in time."),
 }
 _COUNTER_OF_HISTOGRAM: Final[dict[str, str]] = {semconv.OPERATION_DURATION: semconv.SENT_MESSAGES}
-"""Histograms with a counter that counts their measurements, by the same series: one addition serves both."""
+"""Histograms whose measurements a counter counts, with equal series. One addition updates both."""
 _UP_DOWN: Final[dict[str, tuple[str, str]]] = {
     semconv.HANDOFFS_ACTIVE: ("{handoff}", "Handoffs this process works on now."),
 }
@@ -88,11 +88,11 @@ _histograms: Histograms | None = None
 _instruments: dict[str, Any] = {}
 _values_by_metric: dict[str, dict[Labels, float]] = {}
 """Current values of counters and gauges."""
-_lock = threading.RLock()  # reentrant: a generator that is garbage-collected while the lock is held may also count
+_lock = threading.RLock()  # reentrant: a generator that is garbage-collected under the lock may also count
 
 
 def metrics_enabled() -> bool:
-    """Return True if metrics are on. Callers then collect values that cost more than a comparison."""
+    """Return True if metrics are on. Check this before you collect values that cost more than a comparison."""
     return _meter is not None
 
 
@@ -103,7 +103,7 @@ def observe(name: str, value: float, attributes: Attributes | None = None) -> No
 
 
 def observe_series(name: str, value: float, of: Labels) -> None:
-    """Add one measurement to the series `of`. A caller that measures often creates its labels once."""
+    """Add one measurement to the series `of`. Create the series once if you measure often."""
     if _histograms is not None:
         _histograms.add(name, value, of)
     elif _meter is not None:
@@ -142,7 +142,7 @@ def agent_series(name: str) -> Labels:
 
 
 def set_gauge(name: str, value: float, attributes: Attributes | None = None) -> None:
-    """Set the gauge `name` to `value`, until the next call or `clear_gauge`."""
+    """Set the gauge `name` to `value`. The value is reported until the next call or `clear_gauge`."""
     if _meter is not None:
         of = labels(attributes)
         with _lock:
@@ -151,14 +151,14 @@ def set_gauge(name: str, value: float, attributes: Attributes | None = None) -> 
 
 
 def clear_gauge(name: str, attributes: Attributes | None = None) -> None:
-    """Stop reporting the gauge `name`: its value is unknown, or the thing that it measures does not exist any more."""
+    """Stop reporting the gauge `name`, because its value is unknown or the measured object does not exist any more."""
     if _meter is not None:
         with _lock:
             _values(_meter, name).pop(labels(attributes), None)
 
 
 def histograms() -> Histograms:
-    """Return histograms for `configure`, for a meter with readers of their `reader_class`."""
+    """Return histograms for `configure`. The readers of the meter must be of the histograms' `reader_class`."""
     return Histograms(_HISTOGRAMS)
 
 
@@ -167,7 +167,7 @@ def configure(meter: Meter | None, kept: Histograms | None = None) -> None:
 
     Args:
         meter: The meter of the SDK.
-        kept: Histograms that this package keeps. Default: the meter keeps them.
+        kept: Histograms that this package stores. Default: the meter stores the histograms.
     """
     global _meter, _histograms
     _meter, _histograms = meter, kept

@@ -20,7 +20,7 @@ __all__ = [
 
 log = get_logger(__name__)
 
-_DEFAULT_QUEUE_SIZE: Final = 2048  # spans, or log records: the default of the standard's variables
+_DEFAULT_QUEUE_SIZE: Final = 2048  # spans or log records; the standard's default
 _HTTP_PROTOCOL: Final = "http/protobuf"
 
 
@@ -43,7 +43,7 @@ def requested_exporters(signal: str) -> list[str]:
     )
     known: list[str] = []
     for name in asked:
-        if name == "none" or (name, signal) == ("prometheus", "METRICS"):  # Prometheus reads from the health port
+        if name == "none" or (name, signal) == ("prometheus", "METRICS"):  # read from the health port
             continue
         if name not in ("otlp", "console"):
             log.warning(
@@ -77,7 +77,7 @@ def metric_exporter(name: str) -> Any:
 
 
 def has_prometheus(*, asked: bool) -> bool:
-    """Return True if the extra `prometheus` is installed. Log a warning if the extra was `asked` for and is missing."""
+    """Return True if the extra `prometheus` is installed. Log a warning if it is missing and `asked` is True."""
     try:
         import opentelemetry.exporter.prometheus  # noqa: F401  (an extra)
     except ImportError:
@@ -93,7 +93,7 @@ def has_prometheus(*, asked: bool) -> bool:
 
 
 def has_default_histograms() -> bool:
-    """Return True if histograms have the default form: cumulative, explicit buckets, exemplars from traces."""
+    """Return True if histograms have the default form: cumulative, with explicit buckets and exemplars from traces."""
     plain = {
         "OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE": "cumulative",
         "OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION": "explicit_bucket_histogram",

@@ -1,4 +1,4 @@
-"""Convert a workflow's trace, from its log, to OTLP/JSON with the same span ids that a collector would receive."""
+"""Convert a workflow's trace from its log to OTLP/JSON. The span ids equal the ids that a collector would receive."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class _Writer:
     used: set[str] = field(default_factory=set)
 
     def spans(self, node: TraceNode, parent: str) -> Iterator[JsonValue]:
-        if node.kind == "publish" and not node.span_id:  # the request came without a trace, so it has no span
+        if node.kind == "publish" and not node.span_id:  # the request has no trace and so no span
             for child in node.children:
                 yield from self.spans(child, "")
             return
@@ -83,7 +83,7 @@ class _Writer:
             yield from self.spans(child, span_id)
 
     def _id(self, node: TraceNode, parent: str) -> str:
-        """Return the id of the node's span, or an id derived from its place if the node has no id or a shared id."""
+        """Return the id of the node's span. If the id is missing or shared, derive an id from the node's position."""
         wanted, number = node.span_id, 0
         while len(wanted) != 16 or wanted in self.used:
             number += 1
@@ -130,7 +130,7 @@ def _value(value: object) -> dict[str, JsonValue]:
         case bool():
             return {"boolValue": value}
         case int():
-            return {"intValue": str(value)}  # a text, because JSON numbers cannot hold 64 bits exactly
+            return {"intValue": str(value)}  # a text, because JSON numbers cannot represent 64 bits exactly
         case float():
             return {"doubleValue": value}
         case str():

@@ -1,10 +1,10 @@
-"""Names of spans, attributes and metrics: the OpenTelemetry strings Pointsman uses, spelled in this one place.
+"""Names of spans, attributes and metrics. All OpenTelemetry names that Pointsman uses are defined only here.
 
-The messaging (core 1.44) and GenAI (1.42) conventions are in development and their names still move, so they are copied
-here, not imported. Names outside the conventions have the prefix `pointsman.`.
+The messaging (core 1.44) and GenAI (1.42) conventions are in development, and their names still change. So the names
+are copied here, not imported. Names outside the conventions have the prefix `pointsman.`.
 
-The functions return the name and the attributes of each span of a workflow. There are few span names: a workflow id is
-in attributes only, never in a name.
+The functions return the name and the attributes of each span of a workflow. There are few span names, because a
+workflow id is only in attributes, never in a name.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ WORKFLOW_NAME: Final = "gen_ai.workflow.name"
 REQUEST_MODEL: Final = "gen_ai.request.model"
 TOKEN_TYPE: Final = "gen_ai.token.type"
 
-# Ours
+# Pointsman
 WORKFLOW_ID: Final = "pointsman.workflow.id"
 TEAM: Final = "pointsman.team"
 TASK_ID: Final = "pointsman.task.id"
@@ -123,7 +123,7 @@ ORIGIN: Final = "pointsman.origin"
 REASON: Final = "pointsman.reason"
 DELIVERED: Final = "pointsman.delivered"
 BROKER_PEER: Final = "pointsman.broker.peer"
-"""The connection, server or stream at the other end of a step inside the broker."""
+"""The connection, server or stream to which a step inside the broker leads."""
 QUEUE: Final = "pointsman.queue"
 """A durable consumer: `agent-NAME`, `request-TEAM`, `control-TEAM`, `result-TEAM`, `timer-TEAM`, or one of the webhook
 services: `webhook-outcomes`, `webhook-questions`, `webhook-dead-letters` or `webhook-deliveries`."""
@@ -176,7 +176,7 @@ WEBHOOK_DURATION: Final = "pointsman.webhook.duration"
 WEBHOOK_DISABLED: Final = "pointsman.webhook.disabled"
 WEBHOOK_OLDEST_DUE: Final = "pointsman.webhook.oldest_due"
 
-# By kind of subject: whether the template keeps the third token (a team, an agent or an action), and the rest of the
+# By kind of subject: True if the template keeps the third token (a team, an agent or an action), and the rest of the
 # template
 _DESTINATIONS: Final = {
     "request": (True, ".{caller}"),
@@ -211,7 +211,7 @@ _QUEUES: Final = {
     "timer": "timer",
     "handoff": "agent",
 }  # prefixes of the durable consumers
-_NATS: Final = "nats"  # not among the systems of the conventions yet; they allow other values
+_NATS: Final = "nats"  # the conventions do not list NATS yet, but they allow other values
 
 
 def publish_request(
@@ -261,10 +261,10 @@ def task(
 ) -> tuple[str, Attributes]:
     """Return the span of a task of any role, over all its attempts. Kind: client, or internal for `plan`.
 
-    The operation is `plan` for the role `plan` and `invoke_agent` for all other roles. The conventions do not cover
-    roles other than `plan` and `work`: for these, the span's name begins with the role. `model` is from the agent's
-    card, such as `openai:gpt-5` or `offline`. For an agent without a model, `gen_ai.provider.name` is left out,
-    although the conventions require it.
+    The operation is `plan` for the role `plan` and `invoke_agent` for all other roles. The conventions cover only the
+    roles `plan` and `work`. For other roles, the span's name begins with the role. `model` is from the agent's card,
+    such as `openai:gpt-5` or `offline`. For an agent without a model, `gen_ai.provider.name` is left out, although the
+    conventions require it.
 
     Returns:
         The name and the attributes.
@@ -420,7 +420,7 @@ def execute_tool(
     return f"execute_tool {tool}", {
         OPERATION_NAME: "execute_tool",
         TOOL_NAME: tool,
-        "gen_ai.tool.call.id": call_id or None,  # a tool that code calls, and not a model, has no call id
+        "gen_ai.tool.call.id": call_id or None,  # a tool call of code has no call id
         "gen_ai.tool.type": "function",
         "gen_ai.tool.description": description or None,
         AGENT_NAME: agent,
@@ -439,7 +439,7 @@ def deliver_webhook(
     code: int | None,
     status: str,
 ) -> tuple[str, Attributes]:
-    """Return the span of one attempt at the delivery of a webhook. Kind: client. The URL may hold a secret."""
+    """Return the span of one attempt at the delivery of a webhook. Kind: client. The URL may contain a secret."""
     return f"deliver {event}", {
         "http.request.method": "POST",
         "http.response.status_code": code,
@@ -467,7 +467,7 @@ def broker_hop(subject: str, server: str, *, stored: bool) -> tuple[str, Attribu
 
 
 def destination_template(subject: str) -> str:
-    """Return a subject with placeholders for its ids, so that metric labels do not depend on the workflow."""
+    """Return a subject with placeholders for its ids. Metric labels then do not depend on the workflow."""
     match subject.split(".", 3):
         case "$O" | "$KV" as store, bucket, kind, _:
             return f"{store}.{bucket}.{kind}.{_KEYS[store]}"
@@ -489,7 +489,7 @@ def received_messages_attributes(subject: str, server: Server | None, consumer: 
 
 
 def _metric_attributes(operation: str, kind: str, subject: str, server: Server | None) -> dict[str, Value | None]:
-    """Return common attributes. Subject and message id are left out: each value would create a new time series."""
+    """Return common attributes, without subject and message id, because each value would create a new time series."""
     return {
         **_server_attributes(server),
         "messaging.system": _NATS,

@@ -1,4 +1,4 @@
-"""Convert trace contexts between W3C headers, our own type and OpenTelemetry's types."""
+"""Convert trace contexts between W3C headers, `TraceContext` and OpenTelemetry's types."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ __all__ = [
 _SAMPLED_FLAG: Final = 0x01
 _KNOWN_FLAGS: Final = 0x03  # sampled, and "the trace id is random" of level 2; unknown flags must not be propagated
 _TRACEPARENT_PATTERN: Final = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
-_MAX_TRACESTATE_CHARS: Final = 512  # the specification's minimum that must be propagated; a longer state is dropped
+_MAX_TRACESTATE_CHARS: Final = 512  # the specification requires at least this length; a longer state is dropped
 
 
 class TraceContext(NamedTuple):
-    """A place in a trace by W3C trace context: ids of 32 and 16 lower-case hexadecimal digits, flags from 0 to 255."""
+    """A W3C trace context: ids of 32 and 16 lower-case hexadecimal digits, and flags from 0 to 255."""
 
     trace_id: str
     span_id: str
@@ -52,7 +52,7 @@ class TraceContext(NamedTuple):
 
 
 def parse_traceparent(traceparent: str | None, tracestate: str | None = None) -> TraceContext | None:
-    """Parse the two W3C headers of a trace context. Never raises.
+    """Parse the two W3C headers of a trace context. No error is raised.
 
     A version after 00 is read as version 00 with more fields, as the specification requires.
 
@@ -90,7 +90,7 @@ def to_otel(context: TraceContext, *, remote: bool = True) -> SpanContext:
 
 
 def from_otel(context: SpanContext) -> TraceContext | None:
-    """Convert a context of OpenTelemetry to our type; None if it is not valid."""
+    """Convert a context of OpenTelemetry to a `TraceContext`; None if the context is not valid."""
     if not context.is_valid:
         return None
     return TraceContext(
@@ -121,13 +121,13 @@ def new_id(size: int) -> str:
 
 
 chosen_ids: ContextVar[tuple[int | None, int] | None] = ContextVar("pointsman_chosen_ids", default=None)
-"""The trace id and the span id of the span that is being made. The trace id is None if the parent has the trace id."""
+"""The trace id and the span id for the next span of the SDK. The trace id is None if the span has a parent."""
 
 
 class ChosenIds:
     """An SDK id generator that returns `chosen_ids` if they are set, and the ids of the generator `ids` otherwise.
 
-    Ids are chosen before the SDK makes the span that has them: the SDK asks its generator for the ids.
+    Pointsman chooses the ids of a span before the SDK makes the span. The SDK gets the ids only from its generator.
     """
 
     def __init__(self, ids: Any) -> None:

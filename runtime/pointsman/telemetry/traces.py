@@ -1,8 +1,8 @@
 """Record the spans of workflows, one trace per workflow. No function of this module raises an error.
 
 A `TraceContext` travels between processes. Use `span` for work that begins and ends in this process. Use
-`reserve_context` and `record` for work that begins in one process and ends in another: the ids of such a span are
-chosen first, and the span is made when it ends.
+`reserve_context` and `record` for work that begins in one process and ends in another. The ids of such a span are
+chosen at the start, and the span is made at the end.
 
 While tracing is off, the SDK is not loaded, spans cost next to nothing, and incoming contexts are propagated unchanged.
 """
@@ -61,7 +61,8 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 SpanDetails: TypeAlias = Callable[[], tuple[str, Attributes]]
-"""Function that returns a span's name and attributes, as in `semconv`. Called only if a span is made."""
+"""Function that returns a span's name and attributes, as in `semconv`. The function is called only if a span is
+made."""
 Kind: TypeAlias = Literal["internal", "client", "producer", "consumer"]
 
 _KINDS: Final = {
@@ -86,7 +87,7 @@ class SpanSink(Protocol):
     """Destination of ended spans."""
 
     def is_open(self) -> bool:
-        """Return True if a span that ended now would be accepted."""
+        """Return True if a span that ends now would be accepted."""
         ...
 
     def collector_down(self) -> bool:
@@ -102,7 +103,7 @@ _tracer: otel.Tracer | None = None
 _sink: SpanSink | None = None
 _recorder: SpanRecorder | None = None
 _outer_contexts: WeakKeyDictionary[otel.Span, otel_context.Context] = WeakKeyDictionary()
-"""The outer context of each span that ended while a span within it was open. Interleaved generators cause this."""
+"""The outer context of each span that ended before an inner span ended. Interleaved generators cause this order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +116,7 @@ class SpanEvent:
 
 
 def tracing_enabled() -> bool:
-    """Return True if spans are recorded. Otherwise, hot paths need not collect attributes."""
+    """Return True if spans are recorded. Hot paths call this before they collect attributes."""
     return _tracer is not None
 
 
@@ -128,8 +129,8 @@ class span:
     """Record a span around the block.
 
     An exception that leaves the block is recorded on the span and raised again. Cancellation is an error of type
-    `cancelled`. While the collector is down, no span is made: the span counts as lost, and the spans within the block
-    become children of the surrounding span.
+    `cancelled`. While the collector is down, no span is made. The missing span is counted as lost, and the spans within
+    the block become children of the surrounding span.
 
     Args:
         name: The name, or a function that returns the name and the attributes. The function is called only if a span
@@ -159,7 +160,7 @@ class span:
 
     def __enter__(self) -> Span:
         name, kind, parent, span_id, attributes, links, alone = self._arguments
-        tracer, sink, recorder = _tracer, _sink, _recorder  # another thread may reset them meanwhile
+        tracer, sink, recorder = _tracer, _sink, _recorder  # read once, because another thread may reset them
         before = within = otel_context.get_current()
         around = otel.get_current_span(before)
         above = parent if parent is not None or sink is None else context_of_span(around)
@@ -209,8 +210,9 @@ class span:
             elif isinstance(error, asyncio.CancelledError):
                 self._opened.set_failed("cancelled", "the work was cancelled")
         finally:
-            # Not detach(token): a generator that is closed early ends in another context, where the token is not valid
-            # and OpenTelemetry logs an error. In that context the current span is not ours, so nothing is restored.
+            # detach(token) is not used: a generator that is closed early ends in a context where the token is not valid
+            # and OpenTelemetry logs an error. In that context this span is not the current span, so nothing is
+            # restored.
             if self._within is not self._before:
                 if otel_context.get_current() is self._within:
                     otel_context.attach(_still_open(self._before) if _outer_contexts else self._before)
@@ -232,14 +234,14 @@ def _still_open(context: otel_context.Context) -> otel_context.Context:
 
 
 def reserve_context(parent: TraceContext | None = None) -> TraceContext:
-    """Return the context of a span that `record` exports later, maybe in another process. Use it as a parent at once.
+    """Return the context of a span that `record` exports later, maybe in another process. It can be a parent at once.
 
     Args:
         parent: The parent of the span. Default: the span is the root of a new trace.
 
     Returns:
-        The context. While tracing is off, the context is `parent`, so that no span becomes the child of a missing span.
-        Without a parent, the context is a new trace that is not sampled.
+        The context. While tracing is off, the result is `parent`, because no span may become the child of a missing
+        span. Without a parent, the result is the context of a new trace that is not sampled.
     """
     tracer = _tracer
     if parent is not None:
@@ -261,12 +263,12 @@ def record(
     happenings: Iterable[SpanEvent] = (),
     links: Iterable[TraceContext] = (),
 ) -> None:
-    """Export a finished span under the ids of `context`, with its own times; `error` is a type and a message.
+    """Export a finished span with the ids of `context` and the given times. `error` is a type and a message.
 
-    Nothing is exported if the trace is not sampled, or if the context was reserved while tracing was off. A function
-    for the name and the attributes is called, and `happenings` and `links` are iterated, only if a span is made.
+    Nothing is exported if the trace is not sampled, or if the context was reserved while tracing was off. Only if a
+    span is made, a function for the name and the attributes is called, and `happenings` and `links` are iterated.
     """
-    tracer, sink, recorder = _tracer, _sink, _recorder  # another thread may reset them meanwhile
+    tracer, sink, recorder = _tracer, _sink, _recorder  # read once, because another thread may reset them
     if tracer is None or not context.sampled or context.span_id == parent_span_id:
         return
     if sink is not None and not sink.is_open():
@@ -347,13 +349,13 @@ def configure(
     tracer = provider.get_tracer(SCOPE, version, SCHEMA)
     ids = getattr(tracer, "id_generator", None)
     if ids is not None and not isinstance(ids, ChosenIds):
-        # Only our own tracer gets chosen ids: the application's provider keeps its generator for other tracers.
+        # Only Pointsman's tracer gets chosen ids. The application's provider keeps its generator for other tracers.
         tracer.id_generator = ChosenIds(ids)  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]
     _tracer = tracer
 
 
 class TracedCall(Generic[P, T]):
-    """A function for another process, with the current span as parent of its spans there.
+    """A function for another process. The current span becomes the parent of the function's spans.
 
     The object can be pickled if the function can. The other process sets up its own telemetry.
 
@@ -372,11 +374,11 @@ class TracedCall(Generic[P, T]):
         try:
             return self._function(*args, **kwargs)
         finally:
-            otel_context.attach(before)  # a pool uses the process again
+            otel_context.attach(before)  # a pool may use the process again
 
 
 def _would_be_dropped(sink: SpanSink, above: TraceContext | None) -> bool:
-    """Return True if a span that begins now would be lost. False for a root: sampling is decided when it is made."""
+    """Return True if a span that begins now would be lost. For a root, return False, because it is not sampled yet."""
     return above is not None and above.sampled and sink.collector_down()
 
 

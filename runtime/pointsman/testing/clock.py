@@ -1,4 +1,4 @@
-"""A clock that moves only when a test moves it, and wakes its sleepers in the order in which they are due."""
+"""A clock that moves only when a test moves it. Sleepers wake in the order of their times."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pointsman.ports.clock import Clock
 
 __all__ = ["VirtualClock"]
 
-_SETTLE_TURNS = 50  # turns of the loop for the work after a sleep; every chain of awaits in the tests is shorter
+_SETTLE_TURNS = 50  # turns of the loop for the work after a sleep; longer than every chain of awaits in the tests
 
 
 class VirtualClock(Clock):
@@ -42,7 +42,7 @@ class VirtualClock(Clock):
         await sleeper
 
     async def advance(self, seconds: float) -> None:
-        """Move time forward. Each sleeper wakes at its own time, and its work runs before the next sleeper wakes.
+        """Move time forward. Each sleeper wakes at its own time and works before the next sleeper wakes.
 
         Args:
             seconds: The time to move, in seconds.

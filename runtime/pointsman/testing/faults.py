@@ -1,4 +1,4 @@
-"""Inject the typical faults of a broker into a bus, and crashes into its process, at random from a seed.
+"""Inject typical faults of a broker into a bus, and crashes into its process. A seed determines the faults.
 
 | Fault | Effect |
 |---|---|
@@ -6,7 +6,7 @@
 | unavailable | the call is refused at once, without an effect |
 | lost | a publish never arrives, and is not answered |
 | unanswered | a publish is stored, and its answer is lost |
-| late | a publish is not answered, and is stored later; until then no other publish to the same subject is answered |
+| late | a publish is not answered, and is stored later; until then, no other publish to this subject is answered |
 | unsettled | an acknowledgement of any kind, or a forwarded delivery, never arrives |
 | repeated | a message is delivered again while it is being processed |
 | unheard | a broadcast is lost |
@@ -58,7 +58,7 @@ RATES: Mapping[str, float] = {
     "outage": 0.002,
     "crash": 0.008,
 }
-"""Probability of each fault for a call: high enough that a workflow of some 50 calls has several."""
+"""Probability of each fault for a call. A workflow of some 50 calls has several faults."""
 
 
 def _nothing(what: str) -> None: ...
@@ -83,7 +83,7 @@ class Faults:
     crashes: int = 10
     """Maximum number of processes that will still be killed."""
     latency: float = 0.002
-    """Average delay of a call, and of its answer."""
+    """Average delay of a call, and average delay of its answer."""
     max_latency: float = 3.0
     timeout: float = 1.0
     """Maximum time to wait for an answer."""
@@ -91,11 +91,11 @@ class Faults:
     log: Callable[[str], None] = _nothing
     in_flight: Counter[str] = field(default_factory=Counter)
     """Late publishes that will still be stored, by subject."""
-    _tasks: dict[asyncio.Task[None], None] = field(default_factory=dict)  # the loop keeps weak references only
+    _tasks: dict[asyncio.Task[None], None] = field(default_factory=dict)  # the loop has only weak references
 
     @property
     def is_idle(self) -> bool:
-        """True if no delayed effect is left."""
+        """True if no delayed effect is pending."""
         return not self._tasks
 
     @property
@@ -104,7 +104,7 @@ class Faults:
         return asyncio.get_running_loop().time() < self.until
 
     def occurs(self, fault: str, where: str) -> bool:
-        """Decide if a fault happens now, and count the fault.
+        """Return True if a fault happens now, and count the fault.
 
         Args:
             fault: The kind of fault.
@@ -124,7 +124,7 @@ class Faults:
         return True
 
     def pick(self, where: str, *faults: str) -> str | None:
-        """Decide which of several faults happens now.
+        """Choose the fault that happens now, and count the fault.
 
         Args:
             where: The process and the call, for `log`.
@@ -136,7 +136,7 @@ class Faults:
         return next((fault for fault in faults if self.occurs(fault, where)), None)
 
     async def delay(self, where: str) -> None:
-        """Wait for the time that a message needs to or from the broker.
+        """Wait as long as a message travels to or from the broker.
 
         Args:
             where: The process and the call, for `log`.
@@ -147,7 +147,7 @@ class Faults:
             await asyncio.sleep(self.chance.expovariate(1 / self.latency))
 
     def schedule(self, delay: float, effect: Callable[[], Awaitable[Any]], subject: str = "") -> None:
-        """Run an effect later, also if the process that caused it has died: the message is already in transit.
+        """Run an effect later, also if its process has died, because the message is already in transit.
 
         Args:
             delay: The delay in seconds.
@@ -210,7 +210,7 @@ class FaultyBus(Bus):
         return now < self._away_until
 
     async def wait_until_back(self) -> None:
-        """Return when no outage separates this process from the broker."""
+        """Return when there is no outage of this process."""
         while self.is_disconnected:  # noqa: ASYNC110  # the outage ends with time, and each read may begin another
             await asyncio.sleep(self._away_until - asyncio.get_running_loop().time())
 
@@ -265,7 +265,7 @@ class FaultyBus(Bus):
         return answer
 
     async def settle(self, what: str, effect: Callable[[], Awaitable[None]]) -> None:
-        """Send a settlement, which arrives now, later or never. The caller gets no answer.
+        """Send a settlement without an answer. It arrives now, later or never.
 
         Args:
             what: The call, for `Faults.log`.
@@ -464,7 +464,7 @@ class FaultyBus(Bus):
         return self._bus.optional_requests(*prefixes)
 
     async def key_value(self, bucket: str, group: str = "") -> KeyValue:
-        # Calls of the bucket itself have no faults: no simulated process uses one.
+        # Calls of the bucket itself have no faults, because no simulated process uses a bucket.
         return await self.call("key_value", lambda: self._bus.key_value(bucket, group))
 
     async def broadcast(self, subject: str, body: bytes, headers: Mapping[str, str]) -> None:

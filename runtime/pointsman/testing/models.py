@@ -16,12 +16,12 @@ Script: TypeAlias = ModelReply | Exception | Callable[[ModelRequest], ModelReply
 
 
 class ScriptedModel:
-    """A model that gives its replies in order. `requests` are the calls that it received.
+    """A model that gives its replies in order. `requests` are the received calls.
 
-    A call without a reply left raises a `ConfigurationError`, which fails the attempt at once.
+    If no reply is left, a call raises a `ConfigurationError`, which fails the attempt at once.
 
     Args:
-        script: The replies. Each is a reply, an exception to raise, or a function of the request.
+        script: The replies. Each element is a reply, an exception to raise, or a function of the request.
     """
 
     provider = "scripted"
@@ -62,7 +62,7 @@ class ScriptedModel:
 
 
 def text_reply(answer: object, *, finish: str = "stop", tokens: tuple[int, int] = (10, 5)) -> ModelReply:
-    """Return a reply with a text or with structured output.
+    """Return a reply that is a text or structured output.
 
     Args:
         answer: A text, or JSON data or a model of pydantic for structured output.

@@ -1,10 +1,10 @@
-"""Simulate a whole system in one event loop, with time that jumps and processes that die, the same way in every run.
+"""Simulate a whole system in one event loop. Time jumps, processes die, and every run is the same.
 
 `simulate` runs a coroutine on a loop without a real clock. Whenever no task can run, time jumps to the next timer, so a
 minute of waiting costs nothing. All timeouts of asyncio follow this time. The simulated code must not use threads or
 sockets. A run then depends only on its inputs and on the seed of its random numbers.
 
-`SimulatedProcess` collects all tasks that are started in it, at any depth, and kills them together, as SIGKILL would.
+`SimulatedProcess` collects all tasks that are started in it, at any depth. It kills these tasks together, like SIGKILL.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ T = TypeVar("T")
 
 _START_TIME = datetime(2030, 1, 1, tzinfo=UTC)
 _MAX_STEPS = 1_000_000
-"""Turns of the loop after which a run counts as endless. A workflow usually needs a few thousand."""
+"""Turns of the loop after which a run is called endless. A workflow usually needs a few thousand turns."""
 
-_RECANCEL_DELAY_S = 1.0  # time until a task that ignored its cancellation is cancelled again
+_RECANCEL_DELAY_S = 1.0  # pause before a task that ignored its cancellation is cancelled again
 
 
 class EndlessSimulationError(AssertionError):
-    """The simulation exceeded its maximum of steps, or all its tasks wait and no timer is set."""
+    """The simulation exceeded the maximum number of steps, or all tasks wait and no timer is set."""
 
 
 class SimulationLoop(asyncio.SelectorEventLoop):
-    """An event loop with a time that begins at 0 and moves only if no task can run. `steps` counts its turns."""
+    """An event loop whose time begins at 0 and moves only if no task can run. `steps` is the number of turns."""
 
     def __init__(self, steps: int = _MAX_STEPS) -> None:
         self._time = 0.0
@@ -70,7 +70,7 @@ class SimulationLoop(asyncio.SelectorEventLoop):
 
 
 class _NumberedFuture(asyncio.Future[T]):
-    """A future whose hash is its number, so that the order of a set of futures does not depend on addresses."""
+    """A future whose hash is its number. The order of a set of futures then does not depend on addresses."""
 
     def __init__(self, *, loop: SimulationLoop) -> None:
         self._number = loop.next_number()
@@ -94,7 +94,7 @@ class _NumberedTask(asyncio.Task[T]):
 
 
 class _JumpSelector(selectors.SelectSelector):
-    """A selector without files: instead of waiting for `timeout`, `select` moves the time."""
+    """A selector without files. `select` moves the time by `timeout` and does not wait."""
 
     def __init__(self, jump: Callable[[float | None], None]) -> None:
         super().__init__()
@@ -163,7 +163,7 @@ class SimulatedProcess:
         self._tasks: dict[asyncio.Task[Any], None] = {}
 
     def start(self, main: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Run `main` as this process, on a `SimulationLoop`.
+        """Run `main` as the main task of this process, on a `SimulationLoop`.
 
         Args:
             main: The coroutine.
@@ -178,13 +178,13 @@ class SimulatedProcess:
         return task
 
     def kill(self) -> None:
-        """Kill the process now. None of its tasks runs past its next `await`, even if it catches the cancellation."""
+        """Kill the process now. No task runs past its next `await`, even if the task catches the cancellation."""
         self.alive = False
         for task in tuple(self._tasks):
             task.cancel()
 
     async def wait(self) -> None:
-        """Return when `main` and all its tasks have ended. The end of `main` ends the process."""
+        """Return when `main` and all other tasks have ended. The end of `main` ends the process."""
         if self._main is not None:
             await asyncio.wait({self._main})
         while self._tasks:

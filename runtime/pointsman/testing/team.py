@@ -1,4 +1,4 @@
-"""Run a whole team in the test's own process: the real supervisor and workers on the in-memory bus, and a client."""
+"""Run a whole team in the test's own process. The supervisor and the workers are real, and the bus is in memory."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from pointsman_schemas.team import Team
 
 __all__ = ["run_team", "running_team"]
 
-_POLL_INTERVAL_S = 0.005  # between two checks if all agents are registered, which takes a few milliseconds
-_STOP_STEP_S = 0.05  # of virtual time, while the parts stop
-_HEARTBEAT_S, _ACK_WAIT_S = 3_600.0, 12_000.0  # of virtual time: each wake of a part takes real time
+_POLL_INTERVAL_S = 0.005  # between two checks; the registration of all agents takes a few milliseconds
+_STOP_STEP_S = 0.05  # seconds of virtual time between two checks while the parts stop
+_HEARTBEAT_S, _ACK_WAIT_S = 3_600.0, 12_000.0  # long in virtual time, because each wake takes real time
 
 
 @asynccontextmanager
@@ -100,7 +100,7 @@ def _settings(clock: VirtualClock | None) -> Settings:
 
 
 def _check_agents(team: Team, cast: Sequence[AgentCard | Team]) -> None:
-    """Raise an error if an agent that the team names is missing: a request would wait until its deadline."""
+    """Raise an error if an agent that the team names is missing, because a request would wait until its deadline."""
     present = {each.name for each in cast}
     missing = {name: does for name, does in team.required_agents().items() if name not in present}
     if roles := [name for name, does in missing.items() if does != "works"]:

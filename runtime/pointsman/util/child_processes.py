@@ -1,4 +1,4 @@
-"""Run several processes as children of this one: restart them when they crash, and end them when this process exits."""
+"""Run child processes of this process. They are restarted after a crash and ended when this process exits."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from pointsman.errors import PointsmanError
 __all__ = ["ChildExitedError", "ChildProcesses", "exit_message", "exit_with_parent"]
 
 _STOP_TIMEOUT_S = (
-    5.0  # seconds that children have to drain before they are killed; agents of a demo or a laptop need about one
+    5.0  # seconds that children have to drain before they are killed; a demo's agents need about one second
 )
-_FIRST_PAUSE_S = 0.5  # seconds before a crashed child is started again; doubled each time
+_FIRST_PAUSE_S = 0.5  # seconds before a crashed child is started again; doubled after each crash
 _MAX_PAUSE_S = 30.0
 _STABLE_AFTER_S = 30.0  # seconds after which a start counts as successful, and the pause is reset
 _LOG_TAIL_CHARS = 400  # characters of a log that an error repeats
@@ -45,10 +45,10 @@ class _Child:
 
 
 class ChildProcesses:
-    """Children that run `pointsman` commands, each with a log file in `directory`. Leaving the context ends them all.
+    """Children that run `pointsman` commands, each with a log file in `directory`. The context ends all children.
 
-    Each child has a session of its own, so that the terminal's Ctrl-C reaches only this process, which decides when
-    each child ends. A child ends by itself when this process has exited.
+    Each child has its own session. So the terminal's Ctrl-C reaches only this process, and this process ends the
+    children in the right order. A child ends by itself when this process has exited.
     """
 
     def __init__(self, directory: Path, environment: Mapping[str, str]) -> None:
@@ -98,7 +98,7 @@ class ChildProcesses:
         return _exit_message(waits[done.pop()])
 
     async def keep_running(self, on_exit: Callable[[ChildExitedError, float], None]) -> None:
-        """Restart each child that ends, after a growing pause in seconds that `on_exit` receives. Never returns."""
+        """Restart each child that ends, after a growing pause in seconds, which `on_exit` receives. Never return."""
         async with asyncio.TaskGroup() as group:
             for child in self._children:
                 group.create_task(self._keep_running(child, on_exit))
@@ -135,7 +135,7 @@ class ChildProcesses:
 def exit_with_parent() -> None:
     """Send SIGTERM to this process when its standard input closes.
 
-    The parent holds the other end of standard input and never writes. When the parent exits or is killed, the kernel
+    The parent has the other end of standard input and never writes. When the parent exits or is killed, the kernel
     closes the parent's end.
     """
 
@@ -153,8 +153,8 @@ def exit_message(name: str, code: int, log: Path) -> ChildExitedError:
     Args:
         name: The name of the process, for the message.
         code: The exit code. A negative code is the number of the signal that killed the process, as in `subprocess`.
-        log: The log of the process. The message repeats its last line if `code` is positive: only then did the process
-            choose to exit with an error.
+        log: The log of the process. The message repeats the last line of the log if `code` is positive, because only
+            then the process itself exited with an error.
 
     Returns:
         The error, not raised.

@@ -1,7 +1,7 @@
-"""Read environment variables by one rule: a blank variable is unset, and white space around a value is removed.
+"""Read environment variables. A blank variable is unset, and white space around a value is removed.
 
-Shells, Compose files and Kubernetes manifests write `NAME=` or `NAME=""` for a value that they do not have, and secrets
-from files end with a line feed. Every module of the package reads the environment here.
+Shells, Compose files and Kubernetes manifests write `NAME=` or `NAME=""` for a missing value, and secrets from files
+end with a line feed. So every module of the package reads the environment here.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["child_environment", "normalise_variables", "unset_variables", "varia
 _OWN_SECRETS = re.compile(
     r"POINTSMAN_.*|(OPENAI|ANTHROPIC|AZURE_OPENAI)_(?!BASE_URL$|LOG$).*(KEY|TOKEN|SECRET)|OTEL_EXPORTER_OTLP_(\w+_)?HEADERS"
 )
-"""Names of the variables with the model keys, the logins at the broker and the collector's headers of this process."""
+"""Names of the variables with secrets of this process: model keys, logins at the broker and the collector's headers."""
 
 
 def child_environment(secrets: Iterable[str] = ()) -> dict[str, str]:
@@ -33,27 +33,28 @@ def child_environment(secrets: Iterable[str] = ()) -> dict[str, str]:
 
 
 def variable(name: str, environment: Mapping[str, str] = os.environ) -> str | None:
-    """Return the value of a variable without white space around it, or None if it is unset, empty or blank."""
+    """Return the value of a variable, without white space around the value; None if the variable is unset or blank."""
     return environment.get(name, "").strip() or None
 
 
 def variables(prefix: str, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return the variables that begin with `prefix`, by name, without those that are empty or blank."""
+    """Return the variables that begin with `prefix`, by name, without blank variables."""
     found = {name: variable(name, environment) for name in environment if name.startswith(prefix)}
     return {name: value for name, value in found.items() if value is not None}
 
 
 def unset_variables(*names: str) -> None:
-    """Remove variables from the environment of this process, and so of the processes that this process starts later."""
+    """Remove variables from the environment of this process and of the processes that it starts later."""
     for name in names:
         os.environ.pop(name, None)
 
 
 def normalise_variables(*prefixes: str) -> None:
-    """Apply the rule to variables that other libraries read by themselves, such as the SDKs of the model providers.
+    """Clean the variables that other libraries read by themselves, such as the SDKs of the model providers.
 
-    Those libraries would take an empty `OPENAI_BASE_URL` as an address. Blank variables that begin with one of
-    `prefixes` are removed from this process's environment, and white space around the others is removed.
+    Those libraries would take an empty `OPENAI_BASE_URL` as an address. Among the variables that begin with one of
+    `prefixes`, blank variables are removed from the environment of this process. White space around the values of the
+    other variables is removed.
     """
     for name in [name for name in os.environ if name.startswith(prefixes)]:
         if (value := variable(name)) is None:

@@ -12,14 +12,13 @@ _MAX_CAUSES = 10
 def causes(error: BaseException) -> Iterator[BaseException]:
     """Yield an exception and its causes, the outermost first.
 
-    An exception can be its own cause through others: code that catches an error of a task and raises an earlier error
-    makes such a ring.
+    A chain of causes can be a ring. For example, code catches an error of a task and raises an earlier error.
 
     Args:
         error: The exception.
 
     Yields:
-        Each exception once, 10 at most.
+        Each exception once, and at most 10 exceptions.
     """
     met: set[int] = set()
     current: BaseException | None = error

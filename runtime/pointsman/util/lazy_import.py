@@ -1,12 +1,12 @@
-"""Load parts of third-party packages on first use: `lazy_import`, and structlog, which `lazy_import` imports.
+"""Load parts of third-party packages at their first use. This module also imports structlog in this way.
 
-The start of a process is nearly all imports. Two packages load other packages that no worker uses: structlog loads rich
-(0.15 s of CPU) for tracebacks that our configuration writes without rich, and nats-py loads its JetStream client
-(0.05 s), which `bus/jetstream` replaces. Nothing is removed: the packages behave the same, also in an application that
-uses rich or `nats.js`.
+The start of a process consists mostly of imports. Two packages load other packages that no worker uses. structlog loads
+rich (0.15 s of CPU) for tracebacks that Pointsman writes without rich. nats-py loads its JetStream client (0.05 s),
+which `bus/jetstream` replaces. Nothing is removed, so the packages behave the same, also in an application that uses
+rich or `nats.js`.
 
-Modules that other modules import by name are loaded lazily only by this mechanism. For an import of our own that is
-slow and seldom needed, write the import statement into the function that needs it, with the reason beside it.
+Use this only for modules that third-party code imports by name. For a slow and rare import of Pointsman, write the
+import statement into the function that needs the module, with the reason in a comment.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ __all__ = ["lazy_import", "structlog"]
 
 
 class _LazyModule(ModuleType):
-    """Placeholder of a module: loads the module when an attribute is read.
+    """Placeholder of a module, which loads the module when an attribute is read.
 
-    The import system loads the module once, under a lock, so threads that read attributes at the same time never find
-    the module half loaded.
+    The import system loads the module once, under a lock. So threads that read attributes at the same time never get a
+    partly loaded module.
     """
 
     def __init__(self, name: str, attributes: frozenset[str], group: Mapping[str, _LazyModule]) -> None:
@@ -37,7 +37,7 @@ class _LazyModule(ModuleType):
         if self._lazy_attributes and sys.modules.get(self.__name__) is self:  # inside the block
             if name in self._lazy_attributes:
                 return _LazyAttribute(self, name)
-            if name == "__path__":  # `from module import name` asks whether the module is a package
+            if name == "__path__":  # `from module import name` reads this to check if the module is a package
                 raise AttributeError(name)
         return self._lazy_load(name)
 
@@ -53,7 +53,7 @@ class _LazyModule(ModuleType):
 
 
 class _LazyAttribute:
-    """Placeholder of a function or class that was imported by name: loads its module when it is called or read."""
+    """Placeholder of a function or class that was imported by name. A call or a read loads the module."""
 
     def __init__(self, module: _LazyModule, name: str) -> None:
         self._module = module
@@ -70,7 +70,7 @@ class _LazyAttribute:
 def lazy_import(*names: str) -> Iterator[None]:
     """Replace the modules `names`, for imports inside the block, by placeholders that load the modules on first use.
 
-    Nothing is changed if a package of `names` has been imported already.
+    If a package of `names` has been imported already, nothing is changed.
 
     Args:
         names: Modules that a package imports whole, such as `nats.js`, or `module:attribute` for a function or class

@@ -7,14 +7,14 @@ from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_netw
 __all__ = ["ip_address_of", "is_loopback", "is_public"]
 
 _NAT64 = IPv6Network("64:ff9b::/96")  # its last four bytes are an IPv4 address
-_ISATAP = (0x0000_5EFE, 0x0200_5EFE)  # bytes 9 to 12 of an address that reaches the IPv4 address in the last four bytes
+_ISATAP = (0x0000_5EFE, 0x0200_5EFE)  # bytes 9 to 12, if the last four bytes are an IPv4 address
 _CLOSED = tuple(
     map(
         ip_network,
         (
-            "168.63.129.16/32",  # a public address that reaches the platform of Azure from its machines
+            "168.63.129.16/32",  # a public address at which Azure's machines reach the Azure platform
             "192.0.0.0/24",  # for protocols; 192.0.0.192 is the metadata service of a cloud
-            "192.88.99.0/24",  # former relays of 6to4
+            "192.88.99.0/24",  # former 6to4 relays
             "3fff::/20",  # documentation; Python 3.11 does not know this network
         ),
     )
@@ -28,10 +28,10 @@ def is_loopback(host: str) -> bool:
 
 
 def is_public(address: IPv4Address | IPv6Address) -> bool:
-    """Return True if an address belongs to the public internet, also the IPv4 address within an IPv6 address.
+    """Return True if an address belongs to the public internet. An IPv4 address within an IPv6 address is also checked.
 
-    Private, shared, loopback, link-local, multicast, documentation and reserved addresses are not public. So the
-    metadata services of cloud providers are not public, and those with other addresses are listed here.
+    Private, shared, loopback, link-local, multicast, documentation and reserved addresses are not public. So most
+    metadata services of cloud providers are not public. The other metadata services are listed here.
     """
     if any(address in network for network in _CLOSED):
         return False
@@ -49,7 +49,7 @@ def is_public(address: IPv4Address | IPv6Address) -> bool:
 
 
 def ip_address_of(host: str) -> IPv4Address | IPv6Address | None:
-    """Return the address that `host` spells, or None if `host` is a name."""
+    """Return `host` as an address, or None if `host` is a name."""
     try:
         return ip_address(host)
     except ValueError:

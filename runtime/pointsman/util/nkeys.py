@@ -1,6 +1,6 @@
-"""Encode and decode the Ed25519 keys of NATS (ADR-14): base32 with a prefix for the kind of key, and a CRC-16.
+"""Encode and decode the Ed25519 keys of NATS (ADR-14). A key is base32 text with a prefix for its kind, and a CRC-16.
 
-The package `nkeys` has no wheel; `cryptography` has one. `cryptography` is imported when a key is used.
+This module replaces the package `nkeys`, which has no wheel. `cryptography` is imported when a key is used.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def _encode(body: bytes) -> str:
 
 
 def _decode(text: str, size: int) -> bytes:
-    """Return the bytes of an encoded key without the CRC.
+    """Return the bytes of an encoded key, without the CRC.
 
     Raises:
         ValueError: The text is not base32, has a different size, or the CRC differs.

@@ -1,4 +1,4 @@
-"""Verify tokens of an OpenID Connect issuer with the issuer's keys, which are read when a token needs them."""
+"""Verify tokens of an OpenID Connect issuer with the issuer's keys. The keys are read when a token is verified."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ __all__ = ["IssuerKeys", "TokenRefusedError", "named_issuer"]
 _log = structlog.get_logger(__name__)
 
 _ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
-"""Signatures with a public key. A shared secret (HS256) would let each holder of the secret make tokens."""
+"""Algorithms with a public key. With a shared secret (HS256), everyone who has the secret could make tokens."""
 _KEY_TYPES = ("RSA", "EC", "OKP")
-_MAX_AGE_S = 300.0  # seconds after which the issuer's keys are read again
-_MIN_PAUSE_S = 30.0  # seconds between two readings: a token with an unknown key must not cause a reading each
-_RETRY_PAUSE_S = 5.0  # seconds after a reading that failed
-_STALE_S = 60.0  # seconds for which old keys are used after a failed reading: the issuer may be back by then
+_MAX_AGE_S = 300.0  # seconds between two reads of the issuer's keys
+_MIN_PAUSE_S = 30.0  # least seconds between two reads, because not every token with an unknown key may cause a read
+_RETRY_PAUSE_S = 5.0  # seconds between a failed read and the next read
+_STALE_S = 60.0  # seconds for which old keys are used after failed reads, because the issuer may come back
 _FETCH_TIMEOUT_S = 5.0
-_READING_TIMEOUT_S = 15.0  # seconds for both documents: an issuer that sends byte by byte must not hold all tokens
+_READING_TIMEOUT_S = 15.0  # seconds for both documents; a slow issuer must not delay all tokens
 _MAX_DOCUMENT_BYTES = 1_000_000
 _LEEWAY_S = 30.0  # seconds by which clocks may differ
 
@@ -44,7 +44,7 @@ class IssuerKeys:
     """The public keys of one issuer.
 
     Args:
-        issuer: The issuer, as in the claim `iss`: the URL below which its configuration is.
+        issuer: The issuer, as in the claim `iss`. Its configuration is below this URL.
         jwks: The URL of the keys. Default: from the issuer's configuration.
 
     Raises:
@@ -63,7 +63,7 @@ class IssuerKeys:
         for url in filter(None, (issuer, jwks)):
             if not _is_secure(url):
                 raise ConfigurationError(
-                    f"{url} is not https, so the keys could be replaced on the way; give the issuer and the address of "
+                    f"{url} is not https, so an attacker could replace the keys; give the issuer and the address of "
                     "its keys as https URLs"
                 )
 
@@ -92,7 +92,7 @@ class IssuerKeys:
                 leeway=_LEEWAY_S,
                 options={"require": ["exp", "iss", "aud"]},
             )
-        except (jwt.PyJWTError, TypeError) as error:  # a key of another kind than the signature is a TypeError
+        except (jwt.PyJWTError, TypeError) as error:  # a TypeError if key and signature are of different kinds
             raise TokenRefusedError(f"the token of {self._issuer} is refused: {error}") from None
         return claims
 
@@ -146,7 +146,7 @@ def named_issuer(token: str) -> str | None:
 
 
 class _NoRedirects(HTTPRedirectHandler):
-    """An issuer answers at the URL that was configured. A redirect could lead to a host of this network."""
+    """Refuses redirects, because a redirect could lead to a host of this network."""
 
     def redirect_request(self, req: Any, fp: Any, code: Any, msg: Any, headers: Any, newurl: Any) -> None:
         return None
@@ -158,7 +158,7 @@ def _is_secure(url: str) -> bool:
 
 
 def _read_keys(issuer: str, jwks: str | None) -> dict[str, Any]:
-    """Return the keys for signatures by their ids. A key that names no algorithm fits each algorithm of its type."""
+    """Return the keys for signatures by their ids. A key without an algorithm fits each algorithm of its type."""
     if jwks is None:
         jwks = _read_document(f"{issuer.rstrip('/')}/.well-known/openid-configuration").get("jwks_uri")
         if not isinstance(jwks, str):
@@ -170,7 +170,7 @@ def _read_keys(issuer: str, jwks: str | None) -> dict[str, Any]:
             continue
         try:
             key = jwt.PyJWK(each)
-        except jwt.PyJWTError:  # of a kind that is not supported here; the others are
+        except jwt.PyJWTError:  # this kind of key is not supported; other keys may be
             continue
         found[str(key.key_id or "")] = key if "alg" in each else key.key
     if not found:
@@ -186,7 +186,7 @@ def _read_document(url: str) -> dict[str, Any]:
         with build_opener(_NoRedirects).open(request, timeout=_FETCH_TIMEOUT_S) as response:
             text = response.read(_MAX_DOCUMENT_BYTES + 1)
     except HTTPError as error:
-        error.close()  # it holds the connection
+        error.close()  # the error has an open connection
         raise ValueError(f"{url} answered with status {error.code}") from None
     if len(text) > _MAX_DOCUMENT_BYTES:
         raise ValueError(f"{url} has more than {_MAX_DOCUMENT_BYTES} bytes")

@@ -1,4 +1,4 @@
-"""Run a command in a process group of its own, and end the whole group when the caller is cancelled.
+"""Run a command in its own process group, and end the whole group when the caller is cancelled.
 
 The group receives SIGTERM, and SIGKILL some time later. A process that leaves its group on purpose, such as a daemon,
 is not ended. Where the system has no process groups, only the command itself is ended.
@@ -19,19 +19,19 @@ from pointsman.util.environment import child_environment
 __all__ = ["CompletedProcess", "kill_groups", "run_process", "wait_until_ended"]
 
 _TERMINATE_TIMEOUT_S = (
-    0.75  # seconds between SIGTERM and SIGKILL: a worker waits one second for a handler that it has cancelled
+    0.75  # seconds between SIGTERM and SIGKILL; below the one second that a worker waits for a cancelled handler
 )
-_POLL_INTERVAL_S = 0.02  # between two checks of a group: the kernel does not report the end of a grandchild
+_POLL_INTERVAL_S = 0.02  # between two checks of a group, because the kernel does not report the end of a grandchild
 
 _HAS_GROUPS = hasattr(os, "killpg")
-"""False on Windows. Commands work there as well, and a command's own children are not ended with the command."""
+"""False on Windows. On Windows, commands work, but the children of a command are not ended with the command."""
 _groups: set[int] = set()
 _ending_tasks: set[asyncio.Task[None]] = set()
 
 
 @dataclass(frozen=True, slots=True)
 class CompletedProcess:
-    """Exit code and output of a command. `code` is minus the number of the signal, if a signal ended the command."""
+    """Exit code and output of a command. If a signal ended the command, `code` is the negative number of the signal."""
 
     code: int
     output: bytes
@@ -45,14 +45,14 @@ async def run_process(
     env: Mapping[str, str] | None = None,
     secrets: Iterable[str] = (),
 ) -> CompletedProcess:
-    """Run `command` to its end. Cancelling ends the command and all processes of its group within a second.
+    """Run `command` to its end. A cancellation ends the command and all processes of its group within a second.
 
     Args:
         command: The program and its arguments.
         input: Bytes for the standard input. Default: none.
         cwd: Working directory. Default: the working directory of this process.
-        env: Environment variables. Default: those of `child_environment`.
-        secrets: Without `env`: names of variables with secrets that the command receives. Default: none.
+        env: Environment variables. Default: the variables that `child_environment` returns.
+        secrets: Names of variables with secrets that the command gets if `env` is None. Default: none.
 
     Returns:
         The exit code and the output.
@@ -60,7 +60,7 @@ async def run_process(
     Raises:
         OSError: The command cannot be started.
     """
-    # The start and the end run in tasks of their own. A caller that is cancelled during the start would not get the
+    # The start and the end run in their own tasks. A caller that is cancelled during the start would not get the
     # number of the group, and a caller that is cancelled twice would leave a process behind.
     starting = asyncio.ensure_future(_start(command, cwd, child_environment(secrets) if env is None else env))
     try:
@@ -75,13 +75,13 @@ async def run_process(
 
 
 def kill_groups() -> None:
-    """Kill all groups that run now, for a process that exits without waiting."""
+    """Kill all groups that run now. Call this in a process that exits without waiting."""
     for group in tuple(_groups):
         if _HAS_GROUPS:
             _signal_group(group, signal.SIGKILL)
         else:
             with suppress(OSError):
-                os.kill(group, signal.SIGTERM)  # ends the process at once where there are no groups
+                os.kill(group, signal.SIGTERM)  # on a system without groups, SIGTERM ends the process at once
 
 
 async def wait_until_ended() -> None:
@@ -130,7 +130,7 @@ async def _end_group(starting: asyncio.Future[asyncio.subprocess.Process]) -> No
 
 
 async def _end_process(process: asyncio.subprocess.Process) -> None:
-    """Return when the command has exited, where the system has no process groups: its children are not ended."""
+    """Return when the command has exited, on a system without process groups. The command's children are not ended."""
     for end in (process.terminate, process.kill):
         if process.returncode is None:
             with suppress(ProcessLookupError, TimeoutError):
@@ -140,7 +140,7 @@ async def _end_process(process: asyncio.subprocess.Process) -> None:
 
 
 def _signal_group(group: int, number: int) -> bool:
-    """Send a signal to the group, and return True if the group had a process."""
+    """Send a signal to the group. Return True if the group had a process."""
     try:
         os.killpg(group, number)
     except (ProcessLookupError, PermissionError):  # no process is left; or, on macOS, only a zombie

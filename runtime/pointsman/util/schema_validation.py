@@ -1,7 +1,7 @@
-"""Validate a value by a JSON Schema, within a bound of work.
+"""Validate a value by a JSON Schema, with a limit of work.
 
-Schemas come from agents and MCP servers, and values from callers and models. Validation runs in the loop of a process
-that serves others, so no pair of a schema and a value may hold the process:
+Schemas come from agents and MCP servers, and values from callers and models. Validation runs in the event loop of a
+process that serves others, so no pair of a schema and a value may block the loop.
 
 | Attack | Defence |
 |---|---|
@@ -9,7 +9,7 @@ that serves others, so no pair of a schema and a value may hold the process:
 | `uniqueItems` and thousands of objects, for which the library compares each pair | a comparison of keys |
 | a regular expression that backtracks | the engine of Rust, which takes linear time |
 
-The result is the same at each time and in each process, as a decision about the log demands.
+A validation has the same result at any time and in any process, because decisions about the log depend on it.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from pointsman_schemas.strict_json import JsonValue
 __all__ = ["MAX_STEPS", "value_problem"]
 
 MAX_STEPS = 300_000
-"""Keywords that one validation evaluates. They take a few seconds."""
+"""Largest number of keywords that one validation evaluates. They take a few seconds."""
 _MAX_PROBLEM_CHARS = 300
-"""Longest description of a problem in characters. It quotes the value, which may be long."""
-_REFERENCE_STEPS = 10  # a reference takes as long as so many other keywords
+"""Longest description of a problem, in characters. A description quotes the value, which may be long."""
+_REFERENCE_STEPS = 10  # a reference takes as long as this number of other keywords
 
 _left: ContextVar[int] = ContextVar("validation_steps_left")
 
@@ -58,7 +58,7 @@ def value_problem(schema: Mapping[str, JsonValue], value: JsonValue) -> str:
 
     names = _keywords(schema)
     if json_schema_problem(dict(schema)) or {"unevaluatedProperties", "patternProperties"} <= names:
-        return ""  # the library looks for unevaluated properties by expressions of its own engine
+        return ""  # the library finds unevaluated properties with Python's own regular expressions
     validator = _validator_class()(dict(schema), registry=Registry())
     token = _left.set(MAX_STEPS)
     try:
@@ -118,7 +118,7 @@ def _counted(name: str, keyword: _Keyword) -> _Keyword:
 
 @lru_cache(1_000)
 def _search(pattern: str) -> Callable[[str], bool]:
-    """Return a search for a regular expression in linear time. A pattern that the engine lacks fits every text."""
+    """Return a search for a regular expression in linear time. An unsupported pattern fits every text."""
     from pydantic_core import SchemaError, SchemaValidator, core_schema
 
     try:
@@ -166,7 +166,7 @@ def _unique_items(validator: Any, unique: Any, instance: Any, schema: Any) -> It
 
 
 def _key(value: JsonValue) -> object:
-    """Return a key that is equal for equal values. In JSON, 1 equals 1.0 and differs from true."""
+    """Return a key. Equal values have equal keys. In JSON, 1 equals 1.0 and differs from true."""
     match value:
         case bool() | None:
             return ("constant", value)

@@ -1,4 +1,4 @@
-"""Hide secrets in texts: in log lines, prompts, exceptions and JSON data."""
+"""Hide secrets in log lines, prompts, exceptions and JSON data."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _KEYS: Final = (
     r"|password|passwd|(?:client)?secret|credentials?|cookie|seed|jwt)"
 )
 _SECRET_KEY: Final = re.compile(rf"(?i)(?:^|[._-]){_KEYS}(?:$|[._-])")
-# Data within a text, such as the JSON answer of a tool, and the same text quoted once more.
+# Data within a text, such as the JSON answer of a tool, also if the text is quoted once more.
 _KEYED_SECRET: Final = re.compile(
     rf"(?i)(\\?[\"'](?:[\w.-]{{0,40}}[._-])?{_KEYS}(?:[._-][\w.-]{{0,40}})?\\?[\"']\s*:\s*)(\\?[\"'])"
     r"(?:\\[\s\S]|[^\\])*?(?=\2|\\?\Z)"
@@ -36,13 +36,13 @@ _KEYED_SECRET: Final = re.compile(
 _HEADER_SECRET: Final = re.compile(
     r"(?i)((?:api[_-]?key|password|passwd|secret):[ \t]+)(?=[^\s\d]*\d)(?=[^\sa-z]*[a-z])[^\s,;}]+"
 )
-# All alternatives that begin a word share one `\b`: with a `\b` in each alternative, the search would try every
+# All alternatives that begin a word share one `\b`. With a `\b` in each alternative, the search would try every
 # position of every text a dozen times.
 _SECRET_VALUE: Final = re.compile(
     r"\b(?:"
     r"(?:sk|pk|rk)[-_][A-Za-z0-9_-]{12,}"  # model providers' and payment providers' keys
-    r"|(?i:Bearer|Basic)\s+(?=[^\s\d]*\d)[A-Za-z0-9._~+/=-]{8,}"  # with a digit, so that no sentence matches
-    r"|eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}(?:\.[A-Za-z0-9_-]*)?"  # JSON Web Tokens, NATS users' among them
+    r"|(?i:Bearer|Basic)\s+(?=[^\s\d]*\d)[A-Za-z0-9._~+/=-]{8,}"  # the digit excludes sentences
+    r"|eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}(?:\.[A-Za-z0-9_-]*)?"  # JSON Web Tokens, such as NATS users'
     r"|S[ACNOUX][A-Z2-7]{56}\b"  # NATS seeds
     r"|(?:AKIA|ASIA)[A-Z0-9]{16}\b"  # AWS access key ids
     r"|AIza[A-Za-z0-9_-]{35}"  # Google API keys
@@ -63,9 +63,9 @@ _LITERAL: Final = re.compile(
     r"(?:[\"']\s*+\]?\s*+(?:,|:|[=!]?=)|(?:\s*+:\s*+[\w.\[\] |]{1,40}?)?\s*+[=!:]?=)\s*+[a-z]{0,2})(\"{3}|'{3}|[\"'])"
     r"(?:\\.|(?!\2)[^\\\n])*"
 )
-_ESCAPED: Final = re.compile(r"(?<=\\[abfnrtv])[^\\]+")  # `\nsk-...` in a line of code: `\b` does not match there
+_ESCAPED: Final = re.compile(r"(?<=\\[abfnrtv])[^\\]+")  # `\nsk-...` in a line of code, where `\b` does not match
 _MAX_TRACEBACK_CHARS: Final = 32_768
-_MIN_SECRET_CHARS: Final = 6  # a shorter secret is a part of ordinary words: hiding it would make texts unreadable
+_MIN_SECRET_CHARS: Final = 6  # a shorter secret is a part of ordinary words, and to hide it would make texts unreadable
 _MIN_INFIX_CHARS: Final = 12  # a secret of this length is hidden within a word, too
 _PLACEHOLDERS: Final = frozenset((
     "no-key", "nokey", "not-needed", "dummy-key", "api-key", "secret", "password", "changeme", "ollama", "lm-studio",
@@ -79,9 +79,9 @@ _IN_USE: re.Pattern[str] | None = None
 
 
 def hide_secret(value: str | None) -> None:
-    """Hide a secret of this process in every text that `scrub` handles, whatever the form of the secret.
+    """Hide a secret of this process, of any form, in every text that `scrub` handles.
 
-    A percent-encoded copy is hidden, too. A secret of fewer than 6 characters, and a placeholder such as `ollama`, is
+    A percent-encoded copy is also hidden. A secret of fewer than 6 characters, and a placeholder such as `ollama`, is
     not hidden, because it is a part of ordinary words. A secret of fewer than 12 characters is hidden as a whole word.
 
     Args:
@@ -93,12 +93,12 @@ def hide_secret(value: str | None) -> None:
     forms = "|".join(re.escape(form) for form in sorted({value, quote(value, safe="")}))
     whole = rf"(?:{forms})" if len(value) >= _MIN_INFIX_CHARS else rf"(?<![A-Za-z0-9])(?:{forms})(?![A-Za-z0-9])"
     _in_use[value] = whole
-    # The longest first: one secret may begin with another.
+    # The longest secret is first, because one secret may begin with another secret.
     _IN_USE = re.compile("|".join(_in_use[each] for each in sorted(_in_use, key=len, reverse=True)))
 
 
 def hide_header_values(headers: Iterable[str]) -> None:
-    """Hide the values of headers for another server, such as `Bearer TOKEN`: the whole value and its last word.
+    """Hide the values of headers for another server, such as `Bearer TOKEN`. The last word is also hidden by itself.
 
     Args:
         headers: The values of the headers.
@@ -109,14 +109,14 @@ def hide_header_values(headers: Iterable[str]) -> None:
 
 
 def to_writable(text: str) -> str:
-    """Return `text` with lone surrogates escaped: UTF-8 cannot encode them. A surrogate would lose the whole batch."""
+    """Return `text` with lone surrogates escaped. UTF-8 cannot encode a surrogate, so a whole batch would be lost."""
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
 
 def scrub(text: str, *, emails: bool = False) -> str:
-    """Replace secrets in a text by `[hidden]`: keys, tokens, and passwords in URLs. Also apply `to_writable`.
+    """Replace keys, tokens, and passwords in URLs by `[hidden]` in a text. Also apply `to_writable`.
 
-    Secrets of this process are found by their value, see `hide_secret`; others by their form.
+    Secrets of this process are found by their value (see `hide_secret`), and other secrets by their form.
 
     Args:
         text: The text.
@@ -168,5 +168,5 @@ def scrub_json(value: JsonValue, *, emails: bool = False) -> JsonValue:
 
 
 def is_secret(key: str, value: object) -> bool:
-    """Return True if the value of `key` must be hidden. Numbers are shown: a token count is not a token."""
+    """Return True if the value of `key` must be hidden. Numbers are shown, because a token count is not a token."""
     return not (value is None or isinstance(value, int | float)) and _SECRET_KEY.search(key) is not None

@@ -1,7 +1,8 @@
-"""Run a blocking function in a thread of its own, with the caller's context variables, without delaying an exit.
+"""Run a blocking function in its own thread, with the caller's context variables. The thread does not delay an exit.
 
-The loop's default executor is not used: a few stuck functions would fill it, and the interpreter joins its threads
-before it exits. A daemon thread for each call costs about a tenth of a millisecond and ends with the call.
+The loop's default executor is not used. A few blocked functions would fill the executor, and the interpreter joins the
+executor's threads before the exit. A daemon thread for each call costs about a tenth of a millisecond and ends with the
+call.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def collect_running_threads() -> list[threading.Thread]:
 async def run_in_thread(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
     """Call `function` in a separate thread and return its result. Raise the errors that `function` raises.
 
-    A thread cannot be stopped: when the caller is cancelled, the wait ends at once, and the thread runs on to its end.
+    A thread cannot be stopped. When the caller is cancelled, the wait ends at once, and the thread runs to its end.
     Such a thread is logged, and added to the list of `collect_running_threads`.
 
     Args:
@@ -64,7 +65,7 @@ async def run_in_thread(function: Callable[P, T], /, *args: P.args, **kwargs: P.
             settle = partial(
                 _set_exception, answer, RuntimeError(f"{type(error).__name__} raised in a thread: {error}")
             )
-        with suppress(RuntimeError):  # the loop is closed: no caller waits for the result
+        with suppress(RuntimeError):  # the loop is closed, so no caller waits for the result
             loop.call_soon_threadsafe(settle)
 
     name = getattr(function, "__name__", "call")

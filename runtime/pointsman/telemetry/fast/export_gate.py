@@ -1,9 +1,9 @@
 """Admit items to a queue of the SDK, pass batches from the queue to an exporter, and count the items that are lost.
 
-The SDK's own queue drops items silently when it is full. It never becomes full, because this gate admits an item only
-if there is room. While an exporter fails, the gate admits only one item at intervals, to find out if the collector is
-available again; other items are neither queued nor encoded. An exporter that hangs has not failed yet and may
-continue: the gate keeps the exporter's items while the queue has room.
+The SDK's own queue drops items silently when the queue is full. The queue never becomes full, because this gate admits
+an item only if there is room. While an exporter fails, the gate admits one item at intervals, to check if the collector
+is available again. Other items are neither queued nor encoded. An exporter that hangs has not failed yet and may
+continue, so the gate admits items while the queue has room.
 """
 
 from __future__ import annotations
@@ -20,10 +20,8 @@ from pointsman.telemetry.logs import get_logger
 
 __all__ = ["ExportGate"]
 
-_EXPORT_TIMEOUT_S: Final = 2.0  # maximum time of an export: a busy collector answers within one second, or with 503
-_RETRY_PAUSE_S: Final = (
-    5.0  # time from a failed export until the next item is admitted: the standard's default delay of a batch
-)
+_EXPORT_TIMEOUT_S: Final = 2.0  # longest time of an export; a busy collector answers within one second, or with 503
+_RETRY_PAUSE_S: Final = 5.0  # pause after a failed export; the standard's default delay of a batch
 
 _log = get_logger(__name__)
 
@@ -40,10 +38,10 @@ class ExportGate:
         self._signal = signal
         self._exporter = exporter
         self._monotonic = monotonic
-        self._has_failed = False  # true if the last export failed: the collector is considered unavailable
+        self._has_failed = False  # True if the last export failed, so the collector seems unavailable
         self._retried_at = 0.0  # time by `monotonic` from which one item is admitted after a failure
         self._export_started: float | None = None  # start of the running export, by `monotonic`
-        self._rejected = 0  # since the last delivery
+        self._rejected = 0  # lost items since the last delivery
         self._was_full = False
         self._closed = False
         self._series = metrics.labels({semconv.SIGNAL: signal})
@@ -53,41 +51,41 @@ class ExportGate:
             os.register_at_fork(after_in_child=lambda: (found := empty()) and found())
 
     def _reset(self) -> None:
-        """Set the gate to empty: at the start, and in a forked process, because the SDK also empties its queue."""
+        """Set the gate to empty, at the start and in a forked process, in which the SDK also empties its queue."""
         self._in_flight = 0
         self._export_started = None
-        self._lock = threading.RLock()  # reentrant: a garbage-collected generator may end its span while it is held
+        self._lock = threading.RLock()  # reentrant: a garbage-collected generator may end its span
 
     @property
     def lost(self) -> int:
-        """Number of offered items that are not delivered, including queued items."""
+        """Number of offered items that were not delivered, including queued items."""
         return self.offered - self.exported
 
     def is_open(self) -> bool:
-        """Return True if an item would be admitted now. Call this before making an item; `reject` an item not made."""
+        """Return True if an item would be admitted now. Call this before you make an item. If False, call `reject`."""
         return self._in_flight < (self._limit() if self._has_failed else self.capacity)
 
     def collector_down(self) -> bool:
         """Return True if a span that begins now would probably be lost.
 
-        There are two cases: the collector is unavailable and the next try is not due or already has an item; or the
-        collector does not answer a batch, and the queue is full. A full queue before a collector that answers may have
-        room when the span ends.
+        In the first case, the collector is unavailable, and the next try is not due or already has an item. In the
+        second case, the collector does not answer a batch, and the queue is full. If the collector answers, a full
+        queue may have room when the span ends.
 
         Returns:
-            True if the span need not be made.
+            True if there is no need to make the span.
         """
         return (self._has_failed or (self._export_started is not None and self._is_stuck())) and not self.is_open()
 
     def reject(self) -> None:
-        """Count a lost item. The queue was full, when the item was made or before."""
+        """Count a lost item. The queue was full before or after the item was made."""
         self._dropped(1, offered=1)
         if not self._was_full and not self._has_failed:
             self._was_full = True
             _log.warning("telemetry_queue_full", signal=self._signal, room=self.capacity, hint="the collector is slow")
 
     def try_enter(self) -> bool:
-        """Admit one item, and return True, if there is room."""
+        """Admit one item and return True if there is room. Otherwise return False."""
         with self._lock:
             if admitted := self.is_open():
                 self.offered += 1
@@ -97,9 +95,9 @@ class ExportGate:
         return admitted
 
     def export(self, batch: Sequence[Any]) -> Any:
-        """Pass a batch to the exporter, unless the collector is unavailable and the next try is not due.
+        """Pass a batch to the exporter. Drop the batch if the collector is unavailable and the next try is not due.
 
-        Any exception of the exporter is raised again.
+        An exception of the exporter is raised again.
 
         Args:
             batch: The items.
@@ -108,8 +106,7 @@ class ExportGate:
             The result of the exporter; None, which the SDK ignores, if the exporter was not called.
 
         Raises:
-            TypeError: The batch cannot be encoded. This does not count as a failure of the collector, which is an
-                OSError.
+            TypeError: The batch cannot be encoded. This is not a failure of the collector, which would be an OSError.
             ValueError: Likewise.
         """
         with self._lock:
@@ -126,7 +123,7 @@ class ExportGate:
                 delivered = len(batch) - getattr(self._exporter, "left_out", 0)
             return result
         except (TypeError, ValueError) as error:
-            at_fault = isinstance(error, OSError)  # some errors of HTTP clients are both
+            at_fault = isinstance(error, OSError)  # some errors of HTTP clients are an OSError and a ValueError
             raise
         finally:
             self._export_started = None
@@ -148,7 +145,7 @@ class ExportGate:
         return int(self._monotonic() >= self._retried_at)
 
     def _is_stuck(self) -> bool:
-        began = self._export_started  # read once: another thread resets it
+        began = self._export_started  # read once, because another thread resets it
         return began is not None and self._monotonic() - began > _EXPORT_TIMEOUT_S
 
     def _failed(self) -> None:

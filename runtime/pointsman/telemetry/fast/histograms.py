@@ -1,8 +1,8 @@
 """Count values in histograms, and pass the points to the SDK's readers when a reader collects.
 
-Adding a value is much cheaper than in the SDK, which passes each value through readers, views and attribute sets: see
-docs/performance.md. The points equal the points of the SDK: cumulative, with explicit buckets. The exemplar of a bucket
-is its newest value from a sampled span.
+Adding a value is much cheaper than in the SDK, which passes each value through readers, views and attribute sets (see
+docs/performance.md). The points equal the points of the SDK, so they are cumulative and have explicit buckets. The
+exemplar of a bucket is its newest value from a sampled span.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ if TYPE_CHECKING:
 __all__ = ["MAX_SERIES", "OVERFLOW_LABELS", "Histograms", "Labels"]
 
 Labels: TypeAlias = frozenset[tuple[str, Value]]
-"""Key of a series: its attributes in any order."""
+"""Key of a series. It contains the attributes in any order."""
 HistogramSpecs: TypeAlias = Mapping[str, tuple[str, str, tuple[float, ...]]]
 """Unit, description and boundaries of histograms, by name."""
-MAX_SERIES: Final = 2000  # series of one metric: the standard's limit
+MAX_SERIES: Final = 2000  # largest number of series of one metric, by the standard
 OVERFLOW_LABELS: Final[Labels] = frozenset({("otel.metric.overflow", True)})
-"""Key of the series that takes the values of all series beyond the maximum."""
+"""Key of the overflow series. It gets the values of all series beyond the maximum."""
 _INFINITE: Final = float("inf")
 _INSTRUMENT_NAME: Final = "pointsman.histograms"
 _Reader = TypeVar("_Reader", bound="MetricReader")
 
 
 class Histograms:
-    """All histograms of a meter: unit, description and boundaries are in `described`. Thread-safe."""
+    """All histograms of a meter. `described` has their unit, description and boundaries. Thread-safe."""
 
     def __init__(self, described: HistogramSpecs) -> None:
         self._described: Final = described
         self._series: dict[str, dict[Labels, _Series]] = {}
-        self._lock = threading.RLock()  # reentrant: the finalizer of a generator may add a value while the lock is held
+        self._lock = threading.RLock()  # reentrant: a finalizer of a generator may add a value
 
     def add(self, name: str, value: float, labels: Labels) -> None:
         if not 0 <= value < _INFINITE:  # a clock that was set back gives negative durations, which the SDK also drops
@@ -78,7 +78,7 @@ class Histograms:
             return [Observation(each.count, dict(labels)) for labels, each in self._series.get(name, {}).items()]
 
     def reader_class(self, kind: type[_Reader]) -> type[_Reader]:
-        """Return a subclass of the reader `kind` that receives these histograms and the metrics of the SDK."""
+        """Return a subclass of the reader `kind` that collects these histograms and the metrics of the SDK."""
         histograms = self
 
         class Reading(kind):  # type: ignore[valid-type, misc]
@@ -149,7 +149,7 @@ class _Series:
         return sum(self._counts)
 
     def point(self, labels: Labels) -> HistogramDataPoint:
-        """Return the point with all values so far. Each exemplar is reported once."""
+        """Return the point for all values so far. Each exemplar is reported once."""
         from opentelemetry.sdk.metrics import Exemplar
         from opentelemetry.sdk.metrics.export import HistogramDataPoint
 

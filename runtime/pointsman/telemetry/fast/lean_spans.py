@@ -1,10 +1,10 @@
-"""Record Pointsman's own spans with less work than the SDK, which makes the spans of all other libraries.
+"""Record Pointsman's own spans with less work than the SDK. The SDK makes the spans of all other libraries.
 
-A span of the SDK costs 60 to 80 µs to make and end, and 100 µs to encode. A span of this module costs a quarter of that
-in total (docs/performance.md). The spans are encoded in batches, because warm caches halve the cost, and are queued as
-bytes, which need half of the memory or less. The spans use the SDK's batch processors and exporter. The exporter sends
-both kinds in one request. Only a span of a trace that is already sampled is made here: the SDK's sampler decides on
-sampling.
+A span of the SDK costs 60 to 80 µs to make and end, and 100 µs to encode. A span of this module costs a quarter of this
+time in total (docs/performance.md). The spans are encoded in batches, because warm caches halve the cost. The spans are
+queued as bytes, which need at most half of the memory. The spans use the SDK's batch processors and exporter. The
+exporter sends these spans and spans of the SDK in one request. This module makes only spans of sampled traces, because
+the SDK's sampler decides on sampling.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from pointsman.telemetry.trace_context import TraceContext, new_id, to_otel
 
 __all__ = ["EncodedSpan", "LeanSpan", "SpanRecorder"]
 
-_ENCODE_BATCH: Final = 32  # spans encoded in a row: takes half a millisecond, and all but the first use warm caches
+_ENCODE_BATCH: Final = 32  # spans encoded in a row, in half a millisecond; all after the first use warm caches
 _MAX_ATTRIBUTES: Final = 128  # attributes of a span or an event, and events and links of a span: the standard's default
-_ENCODE_HINT: Final = "check the name, events and times that a tool or a library sets on the span that it runs in"
+_ENCODE_HINT: Final = "check the name, events and times that a tool or a library sets on its surrounding span"
 _UNSET_STATUS: Final = (otel.StatusCode.UNSET.value, "")
 _SpanData: TypeAlias = tuple[str, int, TraceContext, str | None, Mapping[str, Any], dict[str, Any]]
 _Link: TypeAlias = tuple[str, str, bool, Mapping[str, Any]]
@@ -59,13 +59,13 @@ class EncodedSpan:
         self._encoded = b""
 
     def encoded(self) -> bytes:
-        """Encode the span as a field of its scope, and keep only the bytes.
+        """Encode the span as a field of its scope, and store only the bytes.
 
         Returns:
-            The bytes. Empty, with a warning in the log, if a tool has set values of wrong types: an error would
-            also lose the other spans of the batch.
+            The bytes. If a tool has set values of wrong types, the bytes are empty and a warning is logged, because an
+            error would lose the other spans of the batch.
         """
-        data = self._data  # read once: a second thread may encode the span with the same result
+        data = self._data  # read once, because a second thread may encode the span with an equal result
         if data is not None:
             name, kind, place, parent_id, attributes, more = data
             try:
@@ -98,7 +98,7 @@ class SpanRecorder:
         attributes: Attributes | None = None,
         links: Sequence[TraceContext] = (),
     ) -> LeanSpan:
-        """Start a span below `parent`, which must be sampled; `remote` if the parent is in another process."""
+        """Start a span below `parent`, which must be sampled. `remote` is True if the parent is in another process."""
         place = TraceContext(parent.trace_id, span_id or new_id(8), parent.flags, parent.tracestate)
         found = {key: value for key, value in attributes.items() if value is not None} if attributes else {}
         return LeanSpan(self, name, kind, place, parent.span_id, remote, found, links)
@@ -143,7 +143,7 @@ class SpanRecorder:
 
 
 class LeanSpan(otel.Span):
-    """A span of OpenTelemetry's API. Only attributes of other code are checked, not Pointsman's."""
+    """A span of OpenTelemetry's API. Attributes of Pointsman are not checked; attributes of other code are checked."""
 
     __slots__ = ("_attributes", "_context", "_dropped", "_ended", "_events", "_events_dropped", "_kind", "_links",
                  "_links_dropped", "_name", "_parent_id", "_recorder", "_remote", "_started", "_status",
@@ -207,13 +207,13 @@ class LeanSpan(otel.Span):
             value = found[key]
         if (
             key not in self._attributes and len(self._attributes) >= _MAX_ATTRIBUTES
-        ):  # the oldest is dropped, as in the SDK
+        ):  # the oldest event is dropped, as in the SDK
             self._attributes.pop(next(iter(self._attributes)))
             self._dropped += 1
         self._attributes[key] = value
 
     def set_attributes(self, attributes: Mapping[str, Any]) -> None:
-        """Set several attributes. Like the SDK, convert keys that are not text here, but not in `set_attribute`."""
+        """Set several attributes. As in the SDK, this converts keys that are not text; `set_attribute` does not."""
         if not all(type(key) is str for key in attributes):
             known, attributes = len(attributes), _clean_attributes(attributes)
             self._dropped += known - len(attributes)
@@ -287,7 +287,7 @@ class LeanSpan(otel.Span):
 
 
 def _clean_links(links: Sequence[TraceContext]) -> deque[_Link]:
-    """Return links in the form of the encoder; only the newest if there are too many."""
+    """Return links in the form of the encoder. If there are too many links, return only the newest."""
     return deque(((link.trace_id, link.span_id, True, {}) for link in links), maxlen=_MAX_ATTRIBUTES)
 
 

@@ -1,9 +1,9 @@
-"""Encode ended spans as the bytes of an OTLP request, with the result of the SDK's encoder but without its objects.
+"""Encode ended spans as the bytes of an OTLP request. The result equals the result of the SDK's encoder.
 
-The format is protobuf, and OTLP's is stable: a field is a tag (number and kind), then its value, or its length and its
-bytes. `opentelemetry/proto/trace/v1/trace.proto` defines the numbers and the order of the fields. Values of types that
-OTLP does not have, and integers of more than 64 bits, are left out. Lone surrogates, which UTF-8 cannot encode, are
-escaped.
+The format is protobuf, and the fields of OTLP are stable. A field is a tag (number and kind), then its value, or its
+length and its bytes. `opentelemetry/proto/trace/v1/trace.proto` defines the numbers and the order of the fields. Values
+of types that OTLP does not have, and integers of more than 64 bits, are left out. Lone surrogates, which UTF-8 cannot
+encode, are escaped.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Any, Final
 
 __all__ = ["encode_request", "encode_span"]
 
-_PAIR_CACHE_SIZE: Final = 1024  # attributes that are cached encoded: nearly every span repeats earlier attributes
+_PAIR_CACHE_SIZE: Final = 1024  # encoded attributes in the cache; nearly every span repeats earlier attributes
 _MAX_CACHED_CHARS: Final = (
-    24  # characters of a value that is cached: a longer value is usually an id, which is not repeated
+    24  # longest value in the cache, in characters; a longer value is usually an id, which is not repeated
 )
-_HEAD_CACHE_SIZE: Final = 4096  # heads of texts that are not cached: a head depends only on the key and the length
-_SIZE_CACHE_SIZE: Final = 4096  # encoded sizes: spans of one kind have nearly the same sizes
+_HEAD_CACHE_SIZE: Final = 4096  # cached heads of other texts; a head depends only on the key and the length
+_SIZE_CACHE_SIZE: Final = 4096  # cached encoded sizes; spans of one kind have nearly the same sizes
 _INT64_BOUND: Final = 1 << 63  # integers are below this bound, and not below its negative
 _UTF8: Final = ("utf-8", "backslashreplace")
 
@@ -148,19 +148,19 @@ def _encode_pair(tag: int, key: str, value: Any) -> bytes:
 
 _cached_pair: Final = lru_cache(_PAIR_CACHE_SIZE)(
     _encode_pair
-)  # only texts and integers: equal values of these types are encoded the same
+)  # only texts and integers, because equal values of these types have equal encodings
 
 
 @lru_cache(_HEAD_CACHE_SIZE)
 def _encode_head(tag: int, key: str, size: int) -> bytes:
-    """Encode the start of a pair of `key` and a text of `size` bytes, up to the text."""
+    """Encode a pair of `key` and a text of `size` bytes, without the text itself."""
     value = b"\x0a" + _encode_varint(size)
     pair = _encode_field(0x0A, key.encode(*_UTF8)) + b"\x12" + _encode_varint(len(value) + size) + value
     return _ONE_BYTE_VARINTS[tag] + _encode_varint(len(pair) + size) + pair
 
 
 def _encode_value(value: Any) -> bytes:
-    """Encode a value as exactly one field, also if the value is zero or empty: the number of the field is the type."""
+    """Encode a value as exactly one field, also if the value is zero or empty, because the field number is the type."""
     match value:
         case None:
             return b""
@@ -198,7 +198,7 @@ def _with_size(content: bytes) -> bytes:
 
 
 def _encode_text(tag: int, text: str | None) -> bytes:
-    """Encode a text, but leave out an empty one: readers take a missing text as empty, and a missing number as 0."""
+    """Encode a text. An empty text is left out, because protobuf reads a missing text as empty."""
     return _encode_field(tag, text.encode(*_UTF8)) if text else b""
 
 
@@ -208,7 +208,7 @@ def _encode_number(tag: int, number: int) -> bytes:
 
 @lru_cache(_SIZE_CACHE_SIZE)
 def _encode_varint(number: int) -> bytes:
-    """Encode a number with seven bits a byte, the lowest first; a negative number as 64 bits."""
+    """Encode a number with seven bits in each byte, lowest bits first. A negative number has 64 bits."""
     if 0 <= number < 128:
         return _ONE_BYTE_VARINTS[number]
     number &= 0xFFFF_FFFF_FFFF_FFFF

@@ -1,4 +1,4 @@
-"""Extend the SDK's exporter of spans, so that one request carries both encoded spans and spans of the SDK."""
+"""Extend the SDK's exporter of spans. One request contains encoded spans and spans of the SDK."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["enable_encoded_spans", "span_exporter"]
 
-_MAX_REQUEST_BYTES: Final = 64 * 1024 * 1024  # of a request: the limit of the SDK
+_MAX_REQUEST_BYTES: Final = 64 * 1024 * 1024  # largest request, as in the SDK
 _PARENT_BASED_SAMPLERS: Final = (
     "",
     "always_on",
@@ -40,16 +40,16 @@ def span_exporter(name: str) -> Any:
     if name == "console":
         from opentelemetry.sdk.trace.export import ConsoleSpanExporter
 
-        return ConsoleSpanExporter(out=sys.stderr)  # standard output is for results
+        return ConsoleSpanExporter(out=sys.stderr)  # not standard output, which is for results
     return _otlp()
 
 
 def _otlp() -> Any:
     """Return an OTLP exporter. The SDK sends, retries, compresses and encrypts its requests.
 
-    The exporter is the SDK's own, without encoded spans, if the SDK does not have the attributes that the extension
-    uses, or if the environment sets options that only the SDK implements: limits, the SDK's own metrics, and samplers
-    that may drop a span of a sampled trace.
+    The result is the SDK's own exporter, without encoded spans, in two cases. Either the SDK lacks the attributes that
+    the extension uses, or the environment sets options that only the SDK implements. These options are limits, the
+    SDK's own metrics, and samplers that may drop a span of a sampled trace.
 
     Returns:
         The exporter.
@@ -60,7 +60,7 @@ def _otlp() -> Any:
 
     class Sending(OTLPSpanExporter):
         about: tuple[Resource, tuple[str, str, str]] | None = None
-        left_out = 0  # spans of the last batch
+        left_out = 0  # number of spans in the last batch
 
         def export(self, spans: Sequence[Any]) -> SpanExportResult:
             self.left_out = 0
@@ -72,7 +72,7 @@ def _otlp() -> Any:
             encoded = list(map(EncodedSpan.encoded, ours))
             self.left_out = encoded.count(b"")
             body = otlp_encoder.encode_request(resource.attributes, resource.schema_url, scope, encoded)
-            if others:  # protobuf: two messages in a row are one message with the fields of both
+            if others:  # in protobuf, two messages in a row are one message with the fields of both
                 body += encode_spans(others).SerializePartialToString()
             if len(body) > _MAX_REQUEST_BYTES:
                 raise ValueError(
@@ -92,7 +92,7 @@ def _otlp() -> Any:
 
 
 def enable_encoded_spans(exporters: Sequence[Any], resource: Resource, scope: tuple[str, str, str]) -> bool:
-    """Enable encoded spans, and return True, if all exporters can send them. `scope` is a name, version and schema."""
+    """Enable encoded spans if all exporters can send them, and return True. `scope` is a name, version and schema."""
     if not all(hasattr(exporter, "about") for exporter in exporters):
         return False
     for exporter in exporters:
