@@ -1,4 +1,4 @@
-"""Send many requests to a team, with a bounded number of workflows at a time, and yield each row as it ends."""
+"""Send many requests to a team, with a limited number of workflows at a time. Yield each row when its workflow ends."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class BatchRow:
 
     @property
     def problem(self) -> str:
-        """The reason why the row did not complete; empty for a row that did."""
+        """The reason why the row did not complete; empty for a completed row."""
         if self.outcome is None:
             return self.error
         if self.outcome.status == "completed":
@@ -56,7 +56,7 @@ class BatchRow:
 
 
 class Submitter(Protocol):
-    """The part of a client that a batch uses."""
+    """The method of a client that a batch uses."""
 
     subjects: Subjects
 
@@ -80,18 +80,18 @@ async def run_batch(
 ) -> AsyncGenerator[BatchRow, None]:
     """Send each input as a request, and yield each row when its workflow has ended.
 
-    Inputs are read only when a workflow may start, and a row is forgotten when it was yielded, so the memory does not
-    grow with the number of rows.
+    An input is read only when its workflow may start, and a yielded row is not stored, so the memory does not grow with
+    the number of rows.
 
     Args:
         client: The client.
         team: The team.
-        inputs: The requests. A `ContractError` in place of a request is the error of its row.
-        batch_id: The id of the batch. The id of a request is the id of the batch and the number of the row.
+        inputs: The requests. A `ContractError` in place of a request becomes the error of its row.
+        batch_id: The id of the batch. The id of each request consists of this id and the number of the row.
         concurrency: The largest number of workflows at a time.
-        skip: Numbers of rows that are read and not sent.
+        skip: Numbers of rows that are read but not sent.
         deadline: The time for each workflow, in seconds.
-        budget: Bounds on each workflow.
+        budget: Limits of each workflow.
 
     Yields:
         The rows, in the order in which they end.
@@ -104,7 +104,7 @@ async def run_batch(
     if concurrency < 1:
         raise ValueError(f"the concurrency is {concurrency}; at least 1 is needed")
 
-    client.subjects.team_requests(team)  # a name that is not valid is not an error of a row
+    client.subjects.team_requests(team)  # checked here, because an invalid name is not the error of a row
 
     async def serve(row: int, given: _Given) -> BatchRow:
         request_id = f"{batch_id}-{row}"

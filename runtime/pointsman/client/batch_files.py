@@ -1,6 +1,6 @@
-"""Files of a batch: the requests, one a row, and the record of the rows that have ended.
+"""Files of a batch. One file has a request in each row, and the other file records the rows that have ended.
 
-Both are read line by line, so a file of any size needs the same memory.
+Both files are read line by line, so the memory does not grow with the size of a file.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from pointsman_schemas.strict_json import parse_json
 __all__ = ["FILE_SUFFIXES", "BatchRecord", "Mapper", "RequestFile", "result_data"]
 
 FILE_SUFFIXES = (".csv", ".jsonl", ".ndjson")
-"""The ends of the names of files of requests."""
+"""The endings of the names of request files."""
 _MAX_LINE_BYTES = 8 * 1024 * 1024
-"""Longest line of a file of requests. A longer line is not read into memory, and is an error of its row."""
+"""Longest line of a request file, in bytes. A longer line is not read into memory, and its row gets an error."""
 _CHUNK_BYTES = 1024 * 1024
-_DIGEST_CHARS = 24  # characters of the digest in the ids of requests: enough to tell all batches apart
+_DIGEST_CHARS = 24  # characters of the digest in the ids of requests; enough to distinguish all batches
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +39,9 @@ class Mapper:
     """The mapping of columns to a request, from `--map`.
 
     Attributes:
-        text: The column that is the whole request; empty if `fields` is used.
-        fields: The column of each field of the request. Without both, the request is all columns.
+        text: The column with the whole request; empty if `fields` is used.
+        fields: The column of each field of the request. Without `text` and `fields`, the request has all columns as
+            fields.
     """
 
     text: str = ""
@@ -57,7 +58,7 @@ class Mapper:
             The mapping.
 
         Raises:
-            ConfigurationError: A value is neither, both forms are mixed, or a field is named twice.
+            ConfigurationError: A value has neither form, both forms are mixed, or a field is named twice.
         """
         named = [option for option in options if "=" in option]
         if (named and len(named) < len(options)) or (not named and len(options) > 1):
@@ -162,7 +163,7 @@ class RequestFile:
         return cls(path, mapper, digest.hexdigest(), rows)
 
     def batch_id(self, team: str) -> str:
-        """Return the id of the batch: the same file, mapping and team are the same batch.
+        """Return the id of the batch. Equal files, mappings and teams have equal ids.
 
         Args:
             team: The team.
@@ -247,11 +248,11 @@ def _json_rows(path: Path) -> Iterator[JsonValue | ContractError]:
 class BatchRecord:
     """The file of results: one JSON object for each row that has ended, in the order in which the rows ended.
 
-    The file is the record of the batch. A run that continues reads the numbers of its rows and sums of their usage, and
-    not their answers. A half-written last line, from a process that was killed, is removed.
+    The file is the record of the batch. A run that continues the batch reads the numbers and the usage of the rows, but
+    not their answers. If a process was killed while it wrote the last line, the incomplete line is removed.
 
     Args:
-        path: The file; None for standard output, which has no record.
+        path: The file; None for standard output. Standard output is not a record.
         batch_id: The id of the batch.
 
     Raises:
@@ -293,7 +294,7 @@ class BatchRecord:
             sys.stdout.write(line.decode() + "\n")
             sys.stdout.flush()
             return
-        self._output.write(line + b"\n")  # type: ignore[arg-type]  # a file of bytes, as `path` is set
+        self._output.write(line + b"\n")  # type: ignore[arg-type]  # a binary file, because `path` is set
         self._output.flush()
 
     def close(self) -> None:
@@ -336,7 +337,7 @@ class BatchRecord:
 
 
 def result_data(row: BatchRow) -> dict[str, object]:
-    """Return the result of a row as data. A field that is None is left out of the results.
+    """Return the result of a row as data, without fields that are None.
 
     Args:
         row: The row.
@@ -358,7 +359,7 @@ def result_data(row: BatchRow) -> dict[str, object]:
 
 
 def _lock(output: IO[bytes], path: Path) -> None:
-    """Lock the file until it is closed, where the system has such locks."""
+    """Lock the file until it is closed, if the system has file locks."""
     try:
         import fcntl
     except ImportError:

@@ -1,4 +1,4 @@
-"""The caller's side: submit a request, follow its workflow, read the log of any workflow.
+"""Client for callers. Submit a request, follow its workflow, and read the log of any workflow.
 
 async with pointsman.connect() as client:
     workflow = await client.submit("customer-service", "I was charged twice")
@@ -82,13 +82,13 @@ async def connect(
     """Connect a client to a broker.
 
     Args:
-        url: The broker's URL; by default the value in `settings`.
-        namespace: The namespace; by default the value in `settings`.
+        url: The broker's URL. Default: the value in `settings`.
+        namespace: The namespace. Default: the value in `settings`.
         settings: The settings. Default: the settings of the environment.
-        create: Create the streams of a namespace that does not exist. With False, a mistyped name is an error.
+        create: True to create the streams if the namespace does not exist. With False, a wrong name is an error.
 
     Yields:
-        The client, until the context is left.
+        The client, which is connected until the context ends.
 
     Raises:
         NotFoundError: the namespace does not exist, and `create` is False.
@@ -116,16 +116,16 @@ async def connect(
 
 
 class Client:
-    """The calls of a caller of one namespace. Make a client with `connect`.
+    """Client of one namespace, for callers. Make a client with `connect`.
 
     Every call raises `BusUnavailableError` if the broker does not answer.
 
     Args:
-        bus: The bus, set up.
+        bus: The bus, after its setup.
         namespace: The namespace.
         user: The name of the user, in the subjects of requests and controls; default: `anonymous`.
         max_file_bytes: Largest size of a file that this client stores, in bytes.
-        clock: The clock by which the times of schedules are checked and computed. Default: the clock of the system.
+        clock: The clock for the times of schedules. Default: the clock of the system.
     """
 
     def __init__(
@@ -145,12 +145,12 @@ class Client:
         self._files = FileStore(bus, self.subjects.artifacts_bucket, self._clock, max_file_bytes)
         self.source = self.subjects.source("client", "python")
         self.operations = Operations(bus, self.subjects, user=user)
-        """The calls of an operator of the namespace: questions, dead letters, agents, circuits, archives."""
+        """The operations on the namespace: questions, dead letters, agents, circuits, archives."""
         self.schedules = Schedules(bus, self.subjects, user=user, clock=self._clock, max_file_bytes=max_file_bytes)
-        """The schedules: requests that supervisors send at the times of a cron expression, or once."""
+        """The schedules. Supervisors send their requests at the times of a cron expression, or once."""
 
     def for_user(self, user: str) -> Client:
-        """Return a client of the same bus whose requests and controls carry the name of another user.
+        """Return a client on this bus for a different user. Its requests and controls contain the name of that user.
 
         Args:
             user: The name of the user. The broker must allow it.
@@ -167,7 +167,7 @@ class Client:
         )
 
     def workflow_id(self, team: str, request_id: str) -> str:
-        """Return the id of the workflow that a request of this client becomes.
+        """Return the id of the workflow that a request of this client starts.
 
         Args:
             team: The team of the request.
@@ -191,29 +191,31 @@ class Client:
         files: Sequence[GivenFile] = (),
         thread: str | None = None,
     ) -> Workflow:
-        """Publish a request, and return its workflow at once: the workflow's id follows from the request's id.
+        """Publish a request, and return its workflow at once. The workflow's id is computed from the request's id.
 
         Args:
-            team: The team that is to serve the request.
+            team: The team that gets the request.
             input: The request: a text or an object.
-            request_id: The id of the request. The same request under the same id is the same workflow, however often
-                the request is sent. By default each request has a new id.
-            correlation_id: The caller's own id, which all events of the workflow carry; by default the request's id.
-            deadline: The time for the work, in seconds from admission; by default the team's deadline.
-            budget: Bounds on calls, tokens and cost, in addition to the team's bounds.
+            request_id: The id of the request. If a request is sent again with its id, no further workflow starts. By
+                default, each request has a new id.
+            correlation_id: The caller's own id, which all events of the workflow contain. Default: the request's id.
+            deadline: The time limit of the workflow, in seconds from admission. Default: the team's deadline.
+            budget: Limits of calls, tokens and cost, in addition to the team's limits.
             metadata: Data for the agents, as JSON.
-            files: Files for the agents: paths, names with content, or files that are stored already. They are stored
-                before the request is sent.
-            thread: The id of the thread of which the request is the next turn; by default the request has no thread.
+            files: Files for the agents: paths, names with content, or stored files. New files are stored before the
+                request is sent.
+            thread: The id of a thread, if the request is the next turn of this thread. Default: no thread.
 
         Returns:
             The workflow.
 
         Raises:
-            ContractError: the input is empty, not strict JSON, or a value is out of range; or a different request
-                already began a workflow under the `request_id`. Nothing was sent.
-            OversizeEventError: the request is larger than an event may be (`POINTSMAN_MAX_BODY`). Nothing was sent.
-            PublishOutcomeUnknownError: the broker did not answer, repeatedly. Submit again with the same `request_id`.
+            ContractError: the input is empty or not strict JSON, a value is out of range, or a different request with
+                this `request_id` started a workflow earlier. Nothing was sent.
+            OversizeEventError: the request is larger than the limit of an event (`POINTSMAN_MAX_BODY`). Nothing was
+                sent.
+            PublishOutcomeUnknownError: the broker did not answer several tries. Submit again with the same
+                `request_id`.
         """
         subject = self.subjects.request(team, self.user)
         try:
@@ -274,7 +276,7 @@ class Client:
         return Workflow(self.bus, self.subjects, workflow, team, source=self.source, user=self.user)
 
     async def files(self, workflow: str) -> Sequence[WorkflowFile]:
-        """List the files of a workflow: the files of its request, and the files that its tasks returned.
+        """List the files of a workflow, which are the files of its request and the files that its tasks returned.
 
         Args:
             workflow: The workflow's id.
@@ -288,7 +290,7 @@ class Client:
         return list_files(await self.entries(workflow))
 
     def read_file(self, file: File) -> AsyncGenerator[bytes, None]:
-        """Read a file in pieces, without holding it in memory.
+        """Read a file in pieces. The whole file is never in memory.
 
         Args:
             file: The file.
@@ -299,11 +301,11 @@ class Client:
         return self._files.read(file)
 
     async def save_files(self, files: Sequence[WorkflowFile], folder: Path | str) -> Sequence[Path]:
-        """Save files in a folder. Each file is checked, and no existing file is replaced.
+        """Save files in a folder. The digest of each file is checked, and no existing file is replaced.
 
         Args:
             files: The files, as `files` lists them.
-            folder: The folder, which is created.
+            folder: The folder. A missing folder is created.
 
         Returns:
             The paths, in the order of the files.
@@ -317,14 +319,14 @@ class Client:
     async def store_file(
         self, name: str, content: FileContent, *, media_type: str = "", owner: str = SHARED_OWNER
     ) -> File:
-        """Store a file, for one or more requests that are sent within a day.
+        """Store a file for one or more requests. Send these requests within a day.
 
         Args:
             name: The name of the file, without a folder.
             content: Bytes, a path, an open binary file, or pieces of bytes.
-            media_type: The media type; by default by the ending of the name.
-            owner: The workflow with which the file is forgotten, such as `workflow_id` returns. By default the file
-                belongs to no workflow, and only expires.
+            media_type: The media type. Default: guessed from the ending of the name.
+            owner: The id of the workflow to which the file belongs, such as `workflow_id` returns. The file is deleted
+                with this workflow. By default, the file belongs to no workflow and expires.
 
         Returns:
             The reference to the file, for `submit`.
@@ -345,24 +347,24 @@ class Client:
         deadline: float | None = None,
         budget: Budget | None = None,
     ) -> AsyncGenerator[BatchRow, None]:
-        """Send each input as a request of its own, and yield each row when its workflow has ended.
+        """Send each input as a separate request, and yield each row when its workflow has ended.
 
-        Rows come in the order in which they end. Inputs are read only when a workflow may start, and a row is forgotten
-        when it was yielded, so any number of rows needs the same memory. Workflows that run when the loop is left go
-        on: the same batch with the same `batch_id` waits for them again and does no row twice.
+        Rows come in the order in which they end. An input is read only when its workflow may start, and a yielded row
+        is not stored, so the memory does not grow with the number of rows. If you leave the loop, running workflows
+        continue. The same batch with the same `batch_id` then waits for these workflows and does no row twice.
 
         Args:
-            team: The team that is to serve the requests.
+            team: The team that gets the requests.
             inputs: The requests, texts or objects; an iterable or an asynchronous iterable.
-            batch_id: The id of the batch, a new one by default. The id of each request is this id and the number of
-                its row, from 1.
+            batch_id: The id of the batch. Default: a new id. The id of each request consists of this id and the number
+                of its row, from 1.
             concurrency: The largest number of workflows at a time.
-            skip: Numbers of rows that are read and not sent, because their results are known.
-            deadline: The time for each workflow, in seconds; by default the team's deadline.
-            budget: Bounds on each workflow, in addition to the team's bounds.
+            skip: Numbers of rows that are read but not sent, because their results are known.
+            deadline: The time limit of each workflow, in seconds. Default: the team's deadline.
+            budget: Limits of each workflow, in addition to the team's limits.
 
         Yields:
-            The rows. A row that could not be sent has an `error`, and the others continue.
+            The rows. A row that could not be sent has an `error`, and the other rows continue.
 
         Raises:
             ValueError: The concurrency is below 1.
@@ -383,11 +385,11 @@ class Client:
                 yield row
 
     def thread(self, team: str, id: str | None = None) -> Thread:
-        """Return a thread of this caller: a conversation with a team, whose turns are workflows in their order.
+        """Return a thread of this caller. A thread is a conversation with a team, and each turn is a workflow.
 
         Args:
             team: The team.
-            id: The id of a thread to continue; by default a new thread begins with its first turn.
+            id: The id of a thread to continue. By default, the first turn starts a new thread.
 
         Returns:
             The thread.
@@ -396,7 +398,7 @@ class Client:
         return Thread(partial(self.submit, team, thread=chosen), self.operations, team, chosen, caller=self.user)
 
     async def _check_request_id_free(self, team: str, workflow: str, request_id: str, digest: str) -> None:
-        """Raise `ContractError` if a different request is known to have begun `workflow`."""
+        """Raise `ContractError` if the log shows that a different request started `workflow`."""
         try:
             with self.bus.optional_requests(""):
                 began = await read_workflow_started(self.bus, self.subjects, self.subjects.log(team, workflow))
@@ -437,11 +439,11 @@ class Client:
         )
 
     async def workflow(self, workflow: str, team: str | None = None) -> Workflow:
-        """Find a workflow, which may still wait for admission.
+        """Find a workflow. The workflow may still wait for admission.
 
         Args:
             workflow: The workflow's id.
-            team: The workflow's team. With a team, nothing is read: for a caller that may not read logs.
+            team: The workflow's team. If it is given, nothing is read, so the caller needs no right to read logs.
 
         Returns:
             The workflow.
@@ -471,11 +473,12 @@ class Client:
         Args:
             workflow: The workflow's id.
             text: The message, of at most 4,000 characters.
-            message_id: The id of the message: the same id counts once. By default the message has a new id.
+            message_id: The id of the message. A second message with this id has no effect. Default: a new id.
             timeout: The longest wait for a supervisor, in seconds.
 
         Returns:
-            The number of the message, or the workflow of the next turn; neither if no supervisor has read it in time.
+            The number of the message, or the workflow of the next turn. Both are None if no supervisor has read the
+            message in time.
         """
         return await self.operations.tell(workflow, text, message_id=message_id, timeout=timeout)
 
@@ -483,10 +486,10 @@ class Client:
         """Find a request that waits for admission.
 
         Args:
-            workflow: The id of the workflow that the request becomes.
+            workflow: The id of the workflow that the request will start.
 
         Returns:
-            A summary; None if the request does not wait, or is not among the newest messages of the stream.
+            A summary; None if the request does not wait or is not among the newest messages of the stream.
         """
         from pointsman.engine.operations.queued_requests import find_queued_request
 
@@ -494,7 +497,7 @@ class Client:
         return None if found is None else summarize_queued(found)
 
     async def details(self, workflow: str) -> WorkflowDetails | None:
-        """Read the present state of a workflow, or of its request that waits for admission.
+        """Read the present state of a workflow. If its request waits for admission, read the state of the request.
 
         Args:
             workflow: The workflow's id.
@@ -514,18 +517,18 @@ class Client:
         correlation_id: str | None = None,
         limit: int = 20,
     ) -> Sequence[WorkflowSummary]:
-        """List the workflows that were active last, and the requests that wait for admission.
+        """List the most recently active workflows, and the requests that wait for admission.
 
-        The log is read backwards in growing windows until `limit` workflows match, so the cost depends on `limit` and
-        not on the length of the log. If fewer workflows match, the whole log is read, or the part since `since`.
+        The log is read backwards in growing windows until `limit` workflows match. So the cost depends on `limit`, not
+        on the length of the log. If fewer workflows match, the whole log is read, or the log from `since`.
 
         Args:
             team: Only workflows of this team.
-            status: Only workflows with one of these statuses, see `WORKFLOW_STATUSES`; empty means all.
+            status: Only workflows with one of these statuses (see `WORKFLOW_STATUSES`); empty means all.
             since: Only workflows that started at this time or later.
             until: Only workflows that started before this time.
             correlation_id: Only workflows with this correlation id.
-            limit: The greatest number of workflows.
+            limit: The largest number of workflows.
 
         Returns:
             The workflows, newest first.
@@ -540,7 +543,7 @@ class Client:
 
         Args:
             team: Only requests to this team.
-            limit: The greatest number of requests of each team; None means no limit.
+            limit: The largest number of requests of each team; None means no limit.
 
         Returns:
             The newest requests, oldest first in each team.
@@ -548,7 +551,7 @@ class Client:
         return await list_queued(self.bus, self.subjects, team, limit)
 
     async def find_by_prefix(self, text: str) -> Sequence[str]:
-        """Find workflows by the beginning of their id, among recently active workflows and queued requests.
+        """Find recently active workflows and queued requests by the beginning of their id.
 
         The log is read backwards as in `list`, because NATS has no query for the beginning of a token.
 
@@ -579,10 +582,10 @@ class Client:
 
         Args:
             workflow: The workflow's id.
-            team: The workflow's team; a caller that may read the events of its teams only must name it.
+            team: The workflow's team. It is required if the caller may read only the events of its teams.
 
         Returns:
-            The reports so far, in order; none for an unknown workflow.
+            The reports so far, in order; empty for an unknown workflow.
         """
         found = [
             read_progress(stored)
@@ -605,7 +608,7 @@ class Client:
         entries, progress = await asyncio.gather(self.entries(workflow), self.progress(workflow))
         children: dict[str, trace.TraceNode] = {}
         for child in trace.child_workflows(entries):
-            with suppress(NotFoundError):  # the team has not admitted the handoff yet
+            with suppress(NotFoundError):  # the other team has not admitted the handoff yet
                 children[child] = await self.trace(child)
         return trace.build_trace(entries, progress, children)
 

@@ -1,4 +1,4 @@
-"""Files of requests and workflows, as a caller stores, lists and saves them."""
+"""Store, list and save the files of requests and workflows."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pointsman_schemas.log import Entry, TaskSucceeded, WorkflowStarted
 __all__ = ["GivenFile", "WorkflowFile", "list_files", "save_files", "store_file", "store_files"]
 
 GivenFile: TypeAlias = "Path | str | File | tuple[str, FileContent]"
-"""A file for a request: a path, a file that is stored already, or a name with content."""
+"""A file for a request: a path, a stored file, or a name with content."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class WorkflowFile:
 
 
 def list_files(entries: Sequence[Entry]) -> Sequence[WorkflowFile]:
-    """List the files of a workflow: the files of its request, and the files that tasks returned.
+    """List the files of a workflow, which are the files of its request and the files that tasks returned.
 
     Args:
         entries: The log of the workflow.
@@ -62,13 +62,13 @@ async def store_files(
         store: The files of the namespace.
         given: The files.
         owner: The workflow of the request, or the schedule.
-        copy: True to store a copy of the files that are stored already, for this owner.
+        copy: True to also store a copy of the already stored files for this owner.
 
     Returns:
         The references.
 
     Raises:
-        BodyLostError: A stored file, of which a copy is needed, was removed, or is damaged.
+        BodyLostError: A stored file that must be copied was removed or is damaged.
         ConfigurationError: A path cannot be read.
         ContractError: A name is not valid, or a file is too large.
     """
@@ -97,8 +97,8 @@ async def store_file(store: FileStore, name: str, content: FileContent, owner: s
         store: The files of the namespace.
         name: The name of the file, without a folder.
         content: The content.
-        owner: The workflow with which the file is forgotten, or `shared`.
-        media_type: The media type; by default by the ending of the name.
+        owner: The workflow to which the file belongs, or `shared`. The file is deleted with its workflow.
+        media_type: The media type. Default: guessed from the ending of the name.
 
     Returns:
         The reference.
@@ -111,12 +111,12 @@ async def store_file(store: FileStore, name: str, content: FileContent, owner: s
 
 
 async def save_files(store: FileStore, files: Sequence[WorkflowFile], folder: Path) -> Sequence[Path]:
-    """Save files in a folder. A file is written whole or not at all, and no existing file is replaced.
+    """Save files in a folder. A file is never written in part, and no existing file is replaced.
 
     Args:
         store: The files of the namespace.
         files: The files.
-        folder: The folder, which is created.
+        folder: The folder. A missing folder is created.
 
     Returns:
         The paths, in the order of the files.
@@ -138,7 +138,7 @@ async def save_files(store: FileStore, files: Sequence[WorkflowFile], folder: Pa
 
 
 def _unused_path(folder: Path, file: WorkflowFile) -> Path:
-    """Return the first path that does not exist of `page.png`, `scan-page.png`, `scan-page-2.png` and so on."""
+    """Return the first path of `page.png`, `scan-page.png`, `scan-page-2.png` and so on that does not exist."""
     name = Path(file.file.name)
     wanted = [name.name, f"{file.origin}-{name.name}"]
     wanted += [f"{file.origin}-{name.stem}-{number}{name.suffix}" for number in range(2, 1_000)]

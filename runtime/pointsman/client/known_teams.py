@@ -1,4 +1,4 @@
-"""Find the teams of a namespace, and the team that a misspelled name means."""
+"""Find the teams of a namespace, and the known team with the most similar name."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ if TYPE_CHECKING:
 
 __all__ = ["UnknownTeamError", "check_team", "known_teams", "unknown_team_hint"]
 
-_MAX_WORKFLOWS = 100  # workflows whose teams are listed when a team is unknown
+_MAX_WORKFLOWS = 100  # newest workflows whose teams are listed when a team is unknown
 
 
 class UnknownTeamError(ContractError):
-    """No team has this name, and other teams exist. Nothing was sent."""
+    """No team has this name, but other teams exist. Nothing was sent."""
 
     kind = "unknown_team"
 
 
 async def check_team(client: Client, team: str) -> None:
-    """Refuse the name of a team that does not exist, if the namespace has other teams.
+    """Raise an error if no team has this name and the namespace has other teams.
 
     Args:
         client: The client.
         team: The name of the team.
 
     Raises:
-        UnknownTeamError: The name is unknown. The message names the team that may be meant.
+        UnknownTeamError: The name is unknown. The message suggests the team with the most similar name.
     """
     hint = await unknown_team_hint(client, team)
     if hint and await known_teams(client):
@@ -39,21 +39,21 @@ async def check_team(client: Client, team: str) -> None:
 async def known_teams(client: Client) -> set[str]:
     """Return the teams that have a live supervisor or have admitted a request.
 
-    A team that only has a request in its queue may be misspelled.
+    A team with only a queued request is left out, because its name may be misspelled.
     """
     admitted = {each.team for each in await client.list(limit=_MAX_WORKFLOWS) if each.admitted}
     return admitted | {card.name for card in await client.operations.teams()}
 
 
 async def unknown_team_hint(client: Client, team: str) -> str:
-    """Return a hint if no team has this name: the team that may be meant, and the known teams.
+    """Return a hint with the most similar name and the known teams if no team has this name.
 
     Args:
         client: The client.
         team: The name of the team.
 
     Returns:
-        The sentences; an empty text if the team is known, or if the user may not read logs and cards.
+        The hint; empty if the team is known, or if the user may not read logs and cards.
     """
     try:
         with client.bus.optional_requests(""):

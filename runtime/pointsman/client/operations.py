@@ -1,4 +1,4 @@
-"""The operator's side: questions, dead letters, circuits, queues and archives of one namespace."""
+"""Operate one namespace, with its questions, dead letters, circuits, queues and archives."""
 
 from __future__ import annotations
 
@@ -51,21 +51,21 @@ __all__ = [
     "WorkflowRunsError",
 ]
 
-_PUBLISH_TIMEOUT_S = 2.0  # seconds between the commit of a question and its publishing, with much to spare
+_PUBLISH_TIMEOUT_S = 2.0  # more seconds than a supervisor needs between the commit of a question and its publishing
 _PUBLISH_POLL_S = 0.05
 
 
 class Operations:
-    """The calls of people and systems that operate a namespace. `Client.operations` is one.
+    """The operations on a namespace, for people and systems. Use `Client.operations`.
 
     Every call raises `BusUnavailableError` if the broker does not answer.
 
     Args:
-        bus: The bus, set up.
+        bus: The bus, after its setup.
         subjects: The subjects of the namespace.
         user: The name of the user, in the subjects of controls; default: `anonymous`.
-        clock: The clock of new events; the machine's by default.
-        reopen_timeout: The longest wait of a replay for a supervisor that reopens the task, in seconds.
+        clock: The clock for the times of new events. Default: the clock of the system.
+        reopen_timeout: The longest wait of a replay until a supervisor has reopened the task, in seconds.
     """
 
     def __init__(
@@ -102,10 +102,10 @@ class Operations:
         return [card for card in await self._bus.registry.cards() if card.team]
 
     async def refused_cards(self) -> Mapping[str, str]:
-        """Read the entries of the registry that are not valid cards: their agents get no tasks.
+        """Read the entries of the registry that are not valid cards. Agents without a valid card get no tasks.
 
         Returns:
-            The reason by key; a key is `{agent}.{instance}`.
+            The problem of each entry, by key. A key is `{agent}.{instance}`.
         """
         return await self._bus.registry.refused()
 
@@ -126,7 +126,7 @@ class Operations:
         return await load_circuits(self._bus, self._subjects)
 
     async def queue_depth(self, agent: str) -> QueueDepth | None:
-        """Count the handoffs that wait for an agent and the handoffs in work, for all instances of the agent.
+        """Count the waiting handoffs of an agent and the handoffs in progress, for all instances of the agent.
 
         Args:
             agent: The agent's name.
@@ -136,10 +136,10 @@ class Operations:
         """
         return await self._bus.depth(consumer_name(agent), "handoffs")
 
-    # Records of operations, and the end of what they concern
+    # Records of operations, and forgetting
 
     async def audit(self) -> Sequence[AuditRecord]:
-        """Read the records of workflows that were forgotten, and of dead letters that were discarded or replayed.
+        """Read the records of forgotten workflows, and of discarded or replayed dead letters.
 
         Returns:
             The records, oldest first.
@@ -154,20 +154,20 @@ class Operations:
         actor: str | None = None,
         progress: Callable[[int], None] = lambda deleted: None,
     ) -> ForgetResult:
-        """Delete all messages and large bodies of an ended workflow and of the workflows below it, and record that.
+        """Delete all messages and large bodies of an ended workflow and its child workflows, and record the deletion.
 
         Args:
             workflow: The workflow's id.
             reason: The reason, for the record.
-            actor: The user who forgets it; by default the user of the client. The broker must allow a different actor.
-            progress: Called with the number of messages that were deleted so far.
+            actor: The user who deletes. Default: the user of the client. The broker must allow any other user.
+            progress: Function that is called with the number of messages deleted so far.
 
         Returns:
             The numbers of deleted messages, files and other items.
 
         Raises:
             NotFoundError: there is no such workflow.
-            WorkflowRunsError: the workflow, or a workflow below it, has not ended. Nothing was deleted.
+            WorkflowRunsError: the workflow, or one of its child workflows, has not ended. Nothing was deleted.
         """
         return await forget_workflow(
             self._bus,
@@ -182,16 +182,16 @@ class Operations:
     # Questions
 
     async def questions(self, workflow: str | None = None) -> Sequence[Question]:
-        """Find the questions that wait for a person: approvals, and questions for information.
+        """Find the open questions to people, which are approvals and questions for information.
 
-        A supervisor commits a question and then publishes it. For one workflow, the call waits up to 2 seconds for the
-        questions that the log has and that are not published yet.
+        A supervisor commits a question and then publishes the question. If `workflow` is given, the call waits up to 2
+        seconds for committed questions that are not published yet.
 
         Args:
             workflow: The workflow; by default all workflows of the namespace.
 
         Returns:
-            The questions, oldest first, without those of imported workflows.
+            The questions, oldest first, without questions of imported workflows.
         """
         deadline = self._clock.monotonic() + _PUBLISH_TIMEOUT_S
         while True:
@@ -211,7 +211,7 @@ class Operations:
     async def _published_questions(self, workflow: str | None) -> Mapping[str, Question]:
         asked: dict[str, Question] = {}
         async for stored in self._bus.read("log", self._subjects.workflow_questions(workflow)):
-            with suppress(ContractError):  # an agent may give a domain event any name
+            with suppress(ContractError):  # a domain event of an agent may have any name
                 question = parse(Question, decode(stored.headers, stored.body)[1])
                 asked[question.id] = question
         return asked
@@ -219,19 +219,19 @@ class Operations:
     async def answer(
         self, question: str, answer: JsonValue, *, actor: str | None = None, timeout: float = 10.0
     ) -> AnswerResult:
-        """Answer a question for information and wait until the answer counts.
+        """Answer a question for information, and wait until a supervisor has recorded an answer.
 
         Args:
             question: The id of the question.
-            answer: The answer, by the JSON Schema of the question.
-            actor: The user who answers; by default the user of the client. The broker must allow another name.
-            timeout: The longest wait for a supervisor that reads the answer, in seconds.
+            answer: The answer, which must fit the JSON Schema of the question.
+            actor: The user who answers. Default: the user of the client. The broker must allow any other user.
+            timeout: The longest wait until a supervisor has recorded an answer, in seconds.
 
         Returns:
-            The answer that counts. If the question had an answer already, the earlier answer counts.
+            The recorded answer. If the question had an answer already, this is the earlier answer.
 
         Raises:
-            ContractError: `answer` is not valid by the schema of the question. The question still waits.
+            ContractError: `answer` does not fit the schema of the question. The question stays open.
             NotFoundError: there is no such question.
             ImportedLogError: the workflow was imported. Nothing was sent.
         """
@@ -242,19 +242,20 @@ class Operations:
     async def approve(
         self, question: str, *, input: JsonValue = None, actor: str | None = None, timeout: float = 10.0
     ) -> AnswerResult:
-        """Approve a task, a tool call or a plan, and wait until the answer counts.
+        """Approve a task, a tool call or a plan, and wait until a supervisor has recorded an answer.
 
         Args:
             question: The id of the question.
-            input: A replacement for the task's input, the tool's arguments or the whole plan; None keeps them.
-            actor: The user who answers; by default the user of the client. The broker must allow another name.
-            timeout: The longest wait for a supervisor that reads the answer, in seconds.
+            input: A replacement for the task's input, the tool's arguments or the whole plan. With None, nothing is
+                replaced.
+            actor: The user who answers. Default: the user of the client. The broker must allow any other user.
+            timeout: The longest wait until a supervisor has recorded an answer, in seconds.
 
         Returns:
-            The answer that counts. If the question had an answer already, the earlier answer counts.
+            The recorded answer. If the question had an answer already, this is the earlier answer.
 
         Raises:
-            ContractError: `input` is not valid for the task, the tool or the plan. The question still waits.
+            ContractError: `input` is not valid for the task, the tool or the plan. The question stays open.
             NotFoundError: there is no such question.
             ImportedLogError: the workflow was imported. Nothing was sent.
         """
@@ -265,16 +266,16 @@ class Operations:
     async def reject(
         self, question: str, *, reason: str = "", actor: str | None = None, timeout: float = 10.0
     ) -> AnswerResult:
-        """Reject a task, a tool call or a plan, or decline to answer; and wait until the answer counts.
+        """Reject a task, a tool call or a plan, or decline to answer. Wait until a supervisor has recorded an answer.
 
         Args:
             question: The id of the question.
-            reason: The reason, which the planner or the agent reads.
-            actor: The user who answers; by default the user of the client. The broker must allow another name.
-            timeout: The longest wait for a supervisor that reads the answer, in seconds.
+            reason: The reason, for the planner or the agent.
+            actor: The user who answers. Default: the user of the client. The broker must allow any other user.
+            timeout: The longest wait until a supervisor has recorded an answer, in seconds.
 
         Returns:
-            The answer that counts. If the question had an answer already, the earlier answer counts.
+            The recorded answer. If the question had an answer already, this is the earlier answer.
 
         Raises:
             NotFoundError: there is no such question.
@@ -288,23 +289,23 @@ class Operations:
     async def resume(
         self, workflow: str, *, reason: str = "", actor: str | None = None, timeout: float = 10.0
     ) -> ResumeResult:
-        """Resume a workflow that ended as failed or partial: its failed tasks are done again in a new round.
+        """Resume a workflow that ended as failed or partial. Its failed tasks are done again in a new round.
 
-        Results of tasks that succeeded stay. The new round has the whole limits of the workflow. Two resumes in
-        parallel begin one round. Dead letters of tasks of the earlier rounds are removed.
+        The results of successful tasks stay. The new round gets the full limits of the workflow. Two concurrent resumes
+        start one round. Dead letters of tasks of the earlier rounds are removed.
 
         Args:
             workflow: The workflow's id.
             reason: The reason, for the log.
-            actor: The user who resumes it; by default the user of the client. The broker must allow another name.
+            actor: The user who resumes. Default: the user of the client. The broker must allow any other user.
             timeout: The longest wait for a supervisor, in seconds.
 
         Returns:
             The new round and its tasks.
 
         Raises:
-            NotResumableError: the workflow runs, has completed, was cancelled or works for another workflow; or no
-                supervisor began the round in time.
+            NotResumableError: the workflow runs, has completed, was cancelled or is a child workflow, or no supervisor
+                started the round in time.
             NotFoundError: the workflow has no log.
             ImportedLogError: the workflow was imported. Nothing was sent.
         """
@@ -330,23 +331,26 @@ class Operations:
     ) -> TellResult:
         """Send a message to a workflow, and wait until the workflow has recorded the message.
 
-        Tasks that start later, and agents that listen, receive the message. If the workflow has ended, the message is
-        the next turn of its thread, if the workflow is a turn of a thread of this user.
+        Tasks that start later, and agents with `listen`, receive the message. If the workflow has ended and is a turn
+        of a thread of this user, the message becomes the next turn of the thread.
 
         Args:
             workflow: The workflow's id.
             text: The message, of at most 4,000 characters.
-            team: The workflow's team, for a user that may not read the logs of other teams.
-            message_id: The id of the message: the same id counts once. By default the message has a new id.
-            actor: The user who sends it; by default the user of the client. The broker must allow another name.
+            team: The workflow's team. It is required if the user may not read the logs of other teams.
+            message_id: The id of the message. A second message with this id has no effect. Default: a new id.
+            actor: The user who sends the message. Default: the user of the client. The broker must allow any other
+                user.
             timeout: The longest wait for a supervisor, in seconds.
 
         Returns:
-            The number of the message, or the workflow of the next turn; neither if no supervisor has read it in time.
+            The number of the message, or the workflow of the next turn. Both are None if no supervisor has read the
+            message in time.
 
         Raises:
             ContractError: the message is empty or too long. Nothing was sent.
-            MessageRefusedError: the workflow has ended without a thread of this user, or takes no further message.
+            MessageRefusedError: the workflow has ended and is in no thread of this user, or the workflow accepts no
+                further message.
             NotFoundError: there is no such workflow.
             ImportedLogError: the workflow was imported. Nothing was sent.
         """
@@ -372,17 +376,17 @@ class Operations:
             caller: Only threads of this caller.
 
         Returns:
-            The threads, the newest change first.
+            The threads, most recently changed first.
         """
         return await list_threads(self._bus, self._subjects, team, caller)
 
     async def thread(self, team: str, thread: str, *, caller: str | None = None) -> Thread | None:
-        """Read a thread: its turns, and the summary of the older ones.
+        """Read a thread with its turns and the summary of older turns.
 
         Args:
             team: The team.
             thread: The id of the thread.
-            caller: The caller to whom the thread belongs; by default the user of the client.
+            caller: The caller to whom the thread belongs. Default: the user of the client.
 
         Returns:
             The thread; None if there is no such thread.
@@ -392,24 +396,24 @@ class Operations:
     async def delete_thread(
         self, team: str, thread: str, *, caller: str | None = None, actor: str | None = None, timeout: float = 30.0
     ) -> int:
-        """Delete a thread with the messages of its turns and of the workflows below them.
+        """Delete a thread with the messages of its turns and of their child workflows.
 
-        A turn that runs is cancelled. The record of the thread keeps the name of the user and the time, until its
-        time to live has passed.
+        A running turn is cancelled. The record of the thread contains the name of the user and the time, until the
+        record expires.
 
         Args:
             team: The team.
             thread: The id of the thread.
-            caller: The caller to whom the thread belongs; by default the user of the client.
-            actor: The user who deletes; by default the user of the client. The broker must allow another user.
-            timeout: The longest wait for the end of turns that run, in seconds.
+            caller: The caller to whom the thread belongs. Default: the user of the client.
+            actor: The user who deletes. Default: the user of the client. The broker must allow any other user.
+            timeout: The longest wait for the end of running turns, in seconds.
 
         Returns:
             The number of turns whose messages were deleted.
 
         Raises:
             NotFoundError: there is no such thread.
-            BusyThreadError: a turn did not end in time. No further turn joins; delete the thread again.
+            BusyThreadError: a turn did not end in time. The thread accepts no further turn; delete the thread again.
         """
         user = self._user
         return await remove_thread(
@@ -436,7 +440,7 @@ class Operations:
             cause: Only dead letters with this kind of error.
             since: Only dead letters written at this time or later.
             until: Only dead letters written before this time.
-            limit: The greatest number; None means no bound.
+            limit: The largest number of dead letters; None means no limit.
 
         Returns:
             The dead letters, oldest first.
@@ -460,18 +464,18 @@ class Operations:
         return await self._dead_letters.get(id)
 
     async def replay(self, letter: DeadLetterEntry, *, as_new: bool = False, keep: bool = False) -> ReplayResult:
-        """Process the event of a dead letter again, then remove the letter. A second replay has no further effect.
+        """Process the event of a dead letter again, then remove the dead letter. A second replay has no further effect.
 
         Args:
             letter: The dead letter.
-            as_new: Send the workflow's request again as a new workflow.
-            keep: Keep the letter.
+            as_new: True to send the workflow's request again as a new workflow.
+            keep: True to keep the dead letter.
 
         Returns:
-            The workflow that continues, or the new one, and the action that was taken.
+            The workflow that continues, or the new workflow, and the action that was taken.
 
         Raises:
-            NotReplayableError: the letter cannot be replayed in this way; the message names the next step.
+            NotReplayableError: the dead letter cannot be replayed in this way. The message contains the next step.
             NotFoundError: the log of the letter's workflow does not exist.
         """
         return await self._dead_letters.replay(letter, as_new=as_new, keep=keep)
@@ -483,14 +487,14 @@ class Operations:
             letter: The dead letter.
 
         Returns:
-            False if the letter had been removed already.
+            False if the dead letter had been removed already.
         """
         return await self._dead_letters.discard(letter)
 
     # Archives
 
     async def export_workflow(self, workflow: str) -> Archive:
-        """Export all messages of a workflow and of the workflows below it.
+        """Export all messages of a workflow and of its child workflows.
 
         Args:
             workflow: The workflow's id.
@@ -504,7 +508,7 @@ class Operations:
         return await export_workflow(self._bus, self._subjects, workflow, self._clock.now())
 
     async def import_workflow(self, archive: Archive) -> int:
-        """Store the log, events, outcome and dead letters of an archive for reading. Supervisors ignore them.
+        """Store the log, events, outcome and dead letters of an archive for reading. Supervisors ignore these messages.
 
         Args:
             archive: The archive.

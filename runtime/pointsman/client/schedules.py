@@ -1,4 +1,4 @@
-"""The caller's side of schedules: requests that supervisors send at the times of a cron expression, or once."""
+"""Create and change schedules. Supervisors send their requests at the times of a cron expression, or once."""
 
 from __future__ import annotations
 
@@ -36,24 +36,24 @@ from pointsman_schemas.subjects import Subjects
 __all__ = ["Schedules"]
 
 _CONFIRM_TIMEOUT_S = 5.0
-"""Default wait for a supervisor that carries out a change, in seconds."""
+"""Default wait until a supervisor has carried out a change, in seconds."""
 _MAX_FIRES = 100
 _RECHECK_INTERVAL_S = 0.5
-"""Interval of checks for a change, in seconds: a notice may be lost."""
+"""Interval of checks for a change, in seconds. Checks are needed because a notice may be lost."""
 
 
 class Schedules:
-    """The schedules of a namespace, as one user changes them. `Client.schedules` is one.
+    """The schedules of a namespace, for one user. Use `Client.schedules`.
 
-    A change is stored at once, and a supervisor of the team carries it out. Each method that changes a schedule waits
-    for that, and returns None if no supervisor has answered in time: the change stays stored, and is carried out when a
-    supervisor runs.
+    A change is stored at once, and a supervisor of the team carries out the change. Each method that changes a schedule
+    waits for the supervisor. The method returns None if no supervisor has answered in time. The change stays stored,
+    and is carried out when a supervisor runs.
 
     Args:
-        bus: The bus, set up.
+        bus: The bus, after its setup.
         subjects: The subjects of the namespace.
         user: The name of the user, in the subjects of commands; default: `anonymous`.
-        clock: The clock by which times are checked and computed. Default: the clock of the system.
+        clock: The clock for the times of schedules. Default: the clock of the system.
         max_file_bytes: Largest size of a file of a schedule, in bytes.
     """
 
@@ -94,32 +94,33 @@ class Schedules:
         """Create a schedule that belongs to the user of the client.
 
         Args:
-            name: The name, a token that is unique for the user and the team.
+            name: The name. It is a token and unique for the user and the team.
             team: The team.
             input: The request of each fire: a text or an object.
             cron: The times as a cron expression of five fields.
             at: The only time, in place of a cron expression.
             timezone: The IANA time zone of the cron expression.
-            overlap: A fire while an earlier run has not ended: `skip` it, `queue` it until the end, or `allow` both.
-            missed: Fires that are later than `grace`: `skip` them, or start one run `once`. Default: `skip` for a cron
-                expression, `once` for a single time.
+            overlap: Policy for a fire while an earlier run has not ended: `skip` the fire, `queue` the fire until the
+                run has ended, or `allow` both runs.
+            missed: Policy for fires that are later than `grace`: `skip` these fires, or start one run for all (`once`).
+                Default: `skip` for a cron expression, `once` for a single time.
             grace: Seconds by which a fire may be late.
             deadline: Seconds from the start of each workflow to its deadline.
             budget: Limits of each workflow.
             metadata: Data for the agents, as JSON.
-            files: Files for the agents of each run: paths, names with content, or files that are stored already, which
-                are copied. They are kept as long as the schedule.
-            thread: The thread of which each run is the next turn.
+            files: Files for the agents of each run: paths, names with content, or stored files, which are copied. The
+                files are deleted with the schedule.
+            thread: The thread in which each run becomes the next turn.
             timeout: The longest wait for a supervisor, in seconds.
 
         Returns:
             The schedule; None if no supervisor has answered in time.
 
         Raises:
-            BodyLostError: A file that is stored already was removed, or is damaged.
+            BodyLostError: A stored file was removed or is damaged.
             ConfigurationError: The path of a file cannot be read.
             ContractError: The name, the times, the request or a file are not valid. Nothing was sent.
-            ScheduleRefusedError: The name is taken, or the team has no room for a further schedule.
+            ScheduleRefusedError: The name is taken, or the team has the largest number of schedules.
         """
         from pointsman.core.schedules.runs import check_spec
 
@@ -159,7 +160,7 @@ class Schedules:
         return await self._send(team, change, self._user, timeout)
 
     async def list(self, team: str | None = None, *, caller: str | None = None) -> Sequence[Schedule]:
-        """List the schedules that may still fire or have ended. Deleted and refused ones are left out.
+        """List the active, paused and ended schedules. Deleted and refused schedules are left out.
 
         Args:
             team: Only schedules of this team.
@@ -169,12 +170,13 @@ class Schedules:
             The schedules, by team, caller and name.
 
         Raises:
-            PermissionDeniedError: The broker refuses the user this read. A caller with a grant names a team and itself.
+            PermissionDeniedError: The user has no right for this read. A caller with a grant must give `team` and its
+                own name as `caller`.
         """
         return await self._read(team, caller)
 
     async def get(self, name: str, team: str | None = None, *, caller: str | None = None) -> Schedule:
-        """Read a schedule: its definition, its status and its last runs. `next_fires` computes its next times.
+        """Read a schedule with its definition, its status and its last runs. `next_fires` computes the next times.
 
         Args:
             name: The name.
@@ -187,7 +189,7 @@ class Schedules:
         Raises:
             NotFoundError: There is no such schedule.
             ContractError: Several teams have a schedule of this name.
-            PermissionDeniedError: The broker refuses the user this read. A caller with a grant names the team.
+            PermissionDeniedError: The user has no right for this read. A caller with a grant must give `team`.
         """
         owner = caller or self._user
         found = await self._read(team, owner, name)
@@ -206,17 +208,17 @@ class Schedules:
 
         Args:
             schedule: The schedule.
-            count: The greatest number of times, from 1 to 100.
+            count: The largest number of times, from 1 to 100.
 
         Returns:
-            The times, in order; none for a schedule that is paused or has ended.
+            The times, in order; empty for a schedule that is paused or has ended.
         """
         from pointsman.core.schedules.runs import next_fires
 
         return next_fires(schedule, self._clock.now(), min(count, _MAX_FIRES))
 
     def workflow_of(self, team: str, name: str, fire: datetime) -> str:
-        """Return the workflow of a fire of the user's schedule. The id is known before the fire.
+        """Return the id of the workflow that a fire of the user's schedule starts. The id is known before the fire.
 
         Args:
             team: The team.
@@ -239,14 +241,14 @@ class Schedules:
         actor: str | None = None,
         timeout: float = _CONFIRM_TIMEOUT_S,
     ) -> Schedule | None:
-        """Pause a schedule: its times pass without a run.
+        """Pause a schedule. Its times then pass without a run.
 
         Args:
             name: The name.
             team: The team; None if the name is unique among the caller's schedules.
             caller: The caller to whom the schedule belongs. Default: the user of the client.
-            actor: The user of the command. Default: the user of the client. The broker must allow another user, and
-                commands about the schedules of other callers.
+            actor: The user of the command. Default: the user of the client. The broker must allow any other user, and
+                any command about the schedules of other callers.
             timeout: The longest wait for a supervisor, in seconds.
 
         Returns:
@@ -267,14 +269,14 @@ class Schedules:
         actor: str | None = None,
         timeout: float = _CONFIRM_TIMEOUT_S,
     ) -> Schedule | None:
-        """Resume a schedule. The times of the pause were not missed.
+        """Resume a schedule. The times during the pause do not count as missed.
 
         Args:
             name: The name.
             team: The team; None if the name is unique among the caller's schedules.
             caller: The caller to whom the schedule belongs. Default: the user of the client.
-            actor: The user of the command. Default: the user of the client. The broker must allow another user, and
-                commands about the schedules of other callers.
+            actor: The user of the command. Default: the user of the client. The broker must allow any other user, and
+                any command about the schedules of other callers.
             timeout: The longest wait for a supervisor, in seconds.
 
         Returns:
@@ -295,14 +297,14 @@ class Schedules:
         actor: str | None = None,
         timeout: float = _CONFIRM_TIMEOUT_S,
     ) -> Schedule | None:
-        """Start a run now, beside the times of the schedule. The overlap policy holds for it, too.
+        """Start a run now, in addition to the times of the schedule. The overlap policy also applies to this run.
 
         Args:
             name: The name.
             team: The team; None if the name is unique among the caller's schedules.
             caller: The caller to whom the schedule belongs. Default: the user of the client.
-            actor: The user of the command. Default: the user of the client. The broker must allow another user, and
-                commands about the schedules of other callers.
+            actor: The user of the command. Default: the user of the client. The broker must allow any other user, and
+                any command about the schedules of other callers.
             timeout: The longest wait for a supervisor, in seconds.
 
         Returns:
@@ -329,8 +331,8 @@ class Schedules:
             name: The name.
             team: The team; None if the name is unique among the caller's schedules.
             caller: The caller to whom the schedule belongs. Default: the user of the client.
-            actor: The user of the command. Default: the user of the client. The broker must allow another user, and
-                commands about the schedules of other callers.
+            actor: The user of the command. Default: the user of the client. The broker must allow any other user, and
+                any command about the schedules of other callers.
             timeout: The longest wait for a supervisor, in seconds.
 
         Returns:
@@ -392,7 +394,7 @@ class Schedules:
         return None
 
     async def _decided(self, record: str, id: str, told: asyncio.Event) -> Schedule:
-        """Wait for the decision about a command. A notice is not proof: its message may lose the compare-and-set."""
+        """Wait for the decision about a command. A notice is no proof, because its commit may lose the compare-and-set."""
         while True:
             told.clear()
             stored = await self._bus.last("log", record)

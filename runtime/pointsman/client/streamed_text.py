@@ -1,4 +1,4 @@
-"""Put the pieces of texts that models write in order, each once, if pieces were missed or repeated."""
+"""Order the pieces of the texts that models write. Pieces may be repeated or missing."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pointsman_schemas.events import Delta
 __all__ = ["StreamedTexts"]
 
 _MAX_TEXTS = 1_000
-"""Texts whose lengths are kept: more tasks do not write at a time."""
+"""Largest number of texts whose lengths are stored. Fewer tasks write at the same time."""
 
 
 class _Text(NamedTuple):
@@ -19,7 +19,7 @@ class _Text(NamedTuple):
 
 
 class StreamedTexts:
-    """The texts of one workflow, as one reader receives them."""
+    """The texts of one workflow, for one reader."""
 
     def __init__(self) -> None:
         self._texts: dict[str, _Text] = {}
@@ -28,16 +28,16 @@ class StreamedTexts:
         """Add a piece that has arrived.
 
         Args:
-            delta: The piece, which may be repeated, or follow a piece that was missed.
+            delta: The piece. It may be repeated, or the piece before it may be missing.
 
         Returns:
             The part of the piece that is new and follows the text so far; None if there is no such part. A piece at the
-            offset 0 begins a text, also if the task has written a text before.
+            offset 0 starts a new text, even if the task has already written a text.
         """
-        if not delta.call:  # its agent repeats no piece
+        if not delta.call:  # the agent of this text repeats no piece
             return delta
         text = self._texts.pop(delta.task_id, _Text(delta.attempt, delta.call, 0))
-        if delta.attempt < text.attempt:  # of a worker that has lost the task
+        if delta.attempt < text.attempt:  # a piece of a worker that has lost the task
             self._texts[delta.task_id] = text
             return None
         if (delta.attempt, delta.call) != (text.attempt, text.call):

@@ -1,4 +1,4 @@
-"""Summarize a workflow from its newest commit, or a request that waits for admission."""
+"""Summarize a workflow from its newest commit. Also summarize a request that waits for admission."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ class WorkflowSummary:
         team: The workflow's team.
         status: `waiting for admission`, `asked to end`, `running`, `waiting for an answer`, `imported` for a workflow
             that was imported before its end, or the outcome's status.
-        started_at: The time of admission; while the request waits for admission, the time when it was published.
+        started_at: The time of admission. While the request waits for admission, the time of its publish.
         ended_at: The time of the outcome; None before the end.
         input: The input of the request.
-        correlation_id: The id that all events of the workflow carry.
-        caller: The user whose request it is; for a handoff of another team, that team.
-        thread: The id of the thread of which the request is a turn; empty for a request without a thread.
+        correlation_id: The caller's id, which all events of the workflow contain.
+        caller: The user who sent the request, or the team that sent the handoff.
+        thread: The id of the thread if the request is a turn of a thread, else empty.
     """
 
     id: str
@@ -82,7 +82,7 @@ class WorkflowSummary:
 
 
 class WorkflowDetails(NamedTuple):
-    """A workflow with its end and its questions.
+    """A workflow with its outcome and its questions.
 
     Attributes:
         summary: The summary.
@@ -96,7 +96,7 @@ class WorkflowDetails(NamedTuple):
 
 
 async def read_details(bus: Bus, subjects: Subjects, workflow: str) -> WorkflowDetails | None:
-    """Read the present state of a workflow, or of its request that waits for admission.
+    """Read the present state of a workflow. If its request waits for admission, read the state of the request.
 
     Args:
         bus: The bus.
@@ -125,10 +125,10 @@ async def summarize(bus: Bus, subjects: Subjects, newest: Commit, stored: Stored
     """Summarize a workflow.
 
     Args:
-        bus: The bus, from which the first commit is read if the workflow has several commits.
+        bus: The bus. If the workflow has several commits, the first commit is read.
         subjects: The subjects of the namespace.
         newest: The newest commit of the workflow.
-        stored: The message of that commit.
+        stored: The message of the newest commit.
 
     Returns:
         The summary.

@@ -1,4 +1,4 @@
-"""A conversation with a team, as its caller holds it."""
+"""Conversation of a caller with a team."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ __all__ = ["Thread"]
 
 
 class Thread:
-    """A thread of one caller with one team. `Client.thread` makes one.
+    """A thread of one caller with one team. `Client.thread` makes a thread.
 
     Attributes:
         team: The team.
-        id: The id of the thread, with which another process continues the thread.
+        id: The id of the thread. Another process can continue the thread by this id.
         caller: The caller to whom the thread belongs.
 
     Args:
-        submit: The call that publishes a turn: `Client.submit` with the team and the thread.
+        submit: Function that publishes a turn. It is `Client.submit` with the team and the thread.
         operations: The operations of the client.
         team: The team.
         id: The id of the thread.
@@ -73,7 +73,7 @@ class Thread:
         return await workflow.outcome(timeout)
 
     async def state(self) -> ThreadState | None:
-        """Read the thread: its turns, and the summary of the older ones.
+        """Read the thread with its turns and the summary of older turns.
 
         Returns:
             The thread; None before its first turn.
@@ -84,7 +84,7 @@ class Thread:
         """Delete the thread with all messages of its turns. See `Operations.delete_thread`.
 
         Args:
-            timeout: The longest wait for the end of a turn that runs, in seconds.
+            timeout: The longest wait for the end of a running turn, in seconds.
 
         Returns:
             The number of turns whose messages were deleted.

@@ -1,4 +1,4 @@
-"""Follow one workflow from outside: its outcome, its events, its text, its cancellation."""
+"""Follow one workflow, with its outcome, its events and its text. Cancel or resume the workflow."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FoundWorkflow", "Workflow", "WorkflowEvent", "find_workflow", "read_delta", "read_progress"]
 
-_ADMISSION_NOTICE_S = 3.0  # seconds without admission until a warning is logged
+_ADMISSION_NOTICE_S = 3.0  # seconds without admission before a warning is logged
 _log = get_logger(__name__)
 
 WorkflowEvent: TypeAlias = Entry | Progress
@@ -44,18 +44,19 @@ WorkflowEvent: TypeAlias = Entry | Progress
 
 
 class Workflow:
-    """A workflow as its caller sees it. Its request may still wait for admission.
+    """A workflow, for its caller. The request of the workflow may still wait for admission.
 
     Args:
-        bus: The bus, set up.
+        bus: The bus, after its setup.
         subjects: The subjects of the namespace.
         id: The workflow's id.
         team: The workflow's team.
         source: The CloudEvents source of the controls that this object sends.
         user: The name of the user, in the subjects of controls; default: `anonymous`.
         imported_from: The namespace from which the workflow was imported; None for a workflow of this namespace. An
-            imported workflow does not continue, so no call waits for its end.
-        round: The round whose end `outcome` waits for: 1, and one more after each resume.
+            imported workflow does not continue, so no call waits for the end.
+        round: The number of the round for `outcome`, which waits for the end of this round. It is 1, plus 1 for each
+            resume.
     """
 
     def __init__(
@@ -83,7 +84,7 @@ class Workflow:
         """Wait for the workflow's end.
 
         Args:
-            timeout: The longest wait, in seconds; None means no bound.
+            timeout: The longest wait, in seconds; None means no limit.
 
         Returns:
             The outcome.
@@ -109,7 +110,7 @@ class Workflow:
         return parse(Outcome, decode(stored.headers, stored.body)[1])
 
     async def _warn_if_not_admitted(self) -> None:
-        """Log after some seconds that no supervisor has admitted the request, and the team that may be meant."""
+        """Log a warning after some seconds without admission. It contains the known team with the most similar name."""
         await asyncio.sleep(_ADMISSION_NOTICE_S)
         with suppress(PointsmanError), self._bus.optional_requests(""):
             if await self._bus.last("log", self._subjects.log(self.team, self.id)) is not None:
@@ -130,14 +131,15 @@ class Workflow:
         return is_outcome(stored) and round_of_outcome(stored) >= self.round
 
     async def events(self) -> AsyncIterator[WorkflowEvent]:
-        """Yield the events of the workflow from its start to its end, and wait for future events.
+        """Yield the events of the workflow from its start. Wait for future events until the workflow ends.
 
         Yields:
-            Entries of the log and reports of agents, in order. The last entry is the newest `WorkflowEnded`, except for
-            a workflow that was imported before its end. A resumed workflow has one `WorkflowEnded` for each round.
+            Entries of the log and reports of agents, in order. The last entry is the newest `WorkflowEnded`. If the
+            workflow was imported before its end, there is no such entry. A resumed workflow has one `WorkflowEnded` for
+            each round.
         """
         subjects = self._subjects
-        present = self._imported_from is not None  # no further event of an imported workflow will come
+        present = self._imported_from is not None  # an imported workflow gets no further events
         followed = follow_workflow(self._bus, subjects, self.id, team=self.team, present_only=present)
         async with aclosing(followed) as messages:
             async for stored in messages:
@@ -151,14 +153,14 @@ class Workflow:
     async def stream_text(self, receive: Callable[[Delta], Awaitable[None]]) -> AbstractAsyncContextManager[None]:
         """Receive the text of agents with `stream` while their models write it. Text is not stored.
 
-        A piece at the offset 0 begins a text: a model call that failed is made again, and writes a new text. After the
-        connection was lost, and for a reader that comes late, the pieces that were missed arrive within a second.
+        A piece at the offset 0 starts a text. When a failed model call is repeated, it writes a new text. After a lost
+        connection or a late start of the reader, the missed pieces arrive within a second.
 
         Args:
-            receive: Called with each piece of text, in order, each once.
+            receive: Function that is called once with each piece of text, in order.
 
         Returns:
-            A context manager; pieces of text arrive until the context is left.
+            A context manager. Pieces of text arrive until the context ends.
         """
         texts = StreamedTexts()
 
@@ -169,22 +171,22 @@ class Workflow:
         return await self._bus.listen(self._subjects.workflow_deltas(self.team, self.id), deliver)
 
     async def resume(self, reason: str = "", *, actor: str | None = None, timeout: float = 10.0) -> ResumeResult:
-        """Resume the workflow, which ended as failed or partial: its failed tasks are done again in a new round.
+        """Resume the workflow, which ended as failed or partial. Its failed tasks are done again in a new round.
 
-        Results of tasks that succeeded stay. The new round has the whole limits of the workflow. Two resumes in
-        parallel begin one round. After this call, `outcome` waits for the outcome of the new round.
+        The results of successful tasks stay. The new round gets the full limits of the workflow. Two concurrent resumes
+        start one round. After this call, `outcome` waits for the outcome of the new round.
 
         Args:
             reason: The reason, for the log.
-            actor: The user who resumes it; by default the user of the client. The broker must allow another name.
+            actor: The user who resumes. Default: the user of the client. The broker must allow any other user.
             timeout: The longest wait for a supervisor, in seconds.
 
         Returns:
             The new round and its tasks.
 
         Raises:
-            NotResumableError: the workflow runs, has completed, was cancelled or works for another workflow; or no
-                supervisor began the round in time.
+            NotResumableError: the workflow runs, has completed, was cancelled or is a child workflow, or no supervisor
+                started the round in time.
             NotFoundError: the workflow has no log.
             ImportedLogError: the workflow was imported. Nothing was sent.
         """
@@ -204,16 +206,19 @@ class Workflow:
 
         Args:
             text: The message, of at most 4,000 characters.
-            message_id: The id of the message: the same id counts once. By default the message has a new id.
-            actor: The user who sends it; by default the user of the client. The broker must allow another name.
+            message_id: The id of the message. A second message with this id has no effect. Default: a new id.
+            actor: The user who sends the message. Default: the user of the client. The broker must allow any other
+                user.
             timeout: The longest wait for a supervisor, in seconds.
 
         Returns:
-            The number of the message, or the workflow of the next turn; neither if no supervisor has read it in time.
+            The number of the message, or the workflow of the next turn. Both are None if no supervisor has read the
+            message in time.
 
         Raises:
             ContractError: the message is empty or too long. Nothing was sent.
-            MessageRefusedError: the workflow has ended without a thread of this user, or takes no further message.
+            MessageRefusedError: the workflow has ended and is in no thread of this user, or the workflow accepts no
+                further message.
             ImportedLogError: the workflow was imported. Nothing was sent.
         """
         from pointsman.clock import SystemClock
@@ -232,14 +237,14 @@ class Workflow:
         )
 
     async def cancel(self, reason: str = "", *, actor: str | None = None) -> Outcome | None:
-        """Request the end of the workflow. A workflow that waits for admission ends without being admitted.
+        """Cancel the workflow. A workflow that waits for admission ends without admission.
 
         Args:
             reason: The reason, for the outcome.
-            actor: The user who cancels; by default the user of the client. The broker must allow another name.
+            actor: The user who cancels. Default: the user of the client. The broker must allow any other user.
 
         Returns:
-            None once the request is stored. If the workflow has ended already, the outcome; nothing is sent.
+            None when the cancellation is stored. If the workflow has ended already, the outcome, and nothing is sent.
 
         Raises:
             NotFoundError: the namespace has no workflow of this id.
@@ -260,7 +265,7 @@ class Workflow:
         return None
 
     async def _outcome_before_cancel(self) -> Outcome | None:
-        """Return the outcome of an ended workflow. A user that may not read logs reads the outcome alone."""
+        """Return the outcome of an ended workflow. For a user that may not read logs, read only the outcome."""
         try:
             with self._bus.optional_requests(""):
                 found = await find_workflow(self._bus, self._subjects, self.id)
@@ -327,7 +332,7 @@ def read_delta(stored: StoredMessage) -> Delta | None:
         stored: A message on a delta subject.
 
     Returns:
-        The piece; None for a message of a different shape, or of another agent than the subject names.
+        The piece; None for a message with a different form, or from a different agent than the subject names.
     """
     try:
         delta = parse(Delta, decode(stored.headers, stored.body)[1])
@@ -343,8 +348,8 @@ def read_progress(stored: StoredMessage) -> Progress | None:
         stored: A message on an event subject.
 
     Returns:
-        The report; None for a domain event of a different shape, which only the agents read, and for a report of
-        another agent than the subject names.
+        The report; None for a domain event with a different form, which only agents read, and for a report from a
+        different agent than the subject names.
     """
     try:
         _, body = decode(stored.headers, stored.body)
@@ -355,5 +360,5 @@ def read_progress(stored: StoredMessage) -> Progress | None:
 
 
 def _is_of_its_agent(stored: StoredMessage, event: Delta | Progress) -> bool:
-    """Return True if the subject names this agent and workflow. The broker binds the subject to the publisher."""
+    """Return True if the subject names this agent and workflow. The broker allows a publisher only its own subjects."""
     return stored.subject.split(".")[3:5] == [event.workflow_id, event.agent]

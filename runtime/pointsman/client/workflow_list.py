@@ -1,4 +1,4 @@
-"""List workflows: recently active workflows, and the requests that wait for admission.
+"""List recently active workflows and the requests that wait for admission.
 
 The log is read backwards in growing windows, because NATS has no query for the newest message of each subject.
 """
@@ -18,14 +18,14 @@ from pointsman_schemas.subjects import Subjects
 __all__ = ["Selection", "find_by_prefix", "list_queued", "list_workflows"]
 
 _LIST_WINDOW = 20
-"""Messages of the log stream that `list` reads first for each requested workflow: a workflow of three tasks writes
+"""Messages of the log stream that `list` reads first for each requested workflow. A workflow of three tasks writes
 about this number. Each further read covers four times as many messages."""
-_SEARCH_WINDOW = 500  # newest workflows that `find_by_prefix` compares: a person names a workflow of a recent list
+_SEARCH_WINDOW = 500  # newest workflows that `find_by_prefix` compares, because people name recent workflows
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The workflows that a list shows.
+    """Selection of the workflows of a list.
 
     Args:
         status: Only workflows with one of these statuses; empty means all.
@@ -61,14 +61,14 @@ class Selection:
 async def list_workflows(
     bus: Bus, subjects: Subjects, team: str | None, selection: Selection, limit: int
 ) -> Sequence[WorkflowSummary]:
-    """List the workflows that were active last, and the requests that wait for admission.
+    """List the most recently active workflows, and the requests that wait for admission.
 
     Args:
         bus: The bus.
         subjects: The subjects of the namespace.
         team: Only workflows of this team; None for all teams.
         selection: The workflows to list.
-        limit: The greatest number of workflows.
+        limit: The largest number of workflows.
 
     Returns:
         The workflows, newest first.
@@ -96,7 +96,7 @@ async def list_queued(bus: Bus, subjects: Subjects, team: str | None, limit: int
         bus: The bus.
         subjects: The subjects of the namespace.
         team: Only requests to this team; None for all teams.
-        limit: The greatest number of requests of each team; None for no limit.
+        limit: The largest number of requests of each team; None means no limit.
 
     Returns:
         The newest requests, oldest first in each team.
@@ -107,7 +107,7 @@ async def list_queued(bus: Bus, subjects: Subjects, team: str | None, limit: int
 
 
 async def find_by_prefix(bus: Bus, subjects: Subjects, text: str) -> Sequence[str]:
-    """Find workflows by the beginning of their id, among recently active workflows and queued requests.
+    """Find recently active workflows and queued requests by the beginning of their id.
 
     Args:
         bus: The bus.
