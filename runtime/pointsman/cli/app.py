@@ -29,7 +29,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A command with subcommands. `default` is the subcommand for arguments that name none; empty for no default."""
+    """A command with subcommands. `default` is the subcommand if the arguments name none; empty for no default."""
 
     summary: str
     commands: Mapping[str, Entry | Group]
@@ -65,10 +65,10 @@ COMMANDS: Mapping[str, Entry | Group] = {
             "list": Entry("webhooks:list_", "List the endpoints, oldest first."),
             "show": Entry("webhooks:show", "Show an endpoint with its newest deliveries."),
             "rotate": Entry("webhooks:rotate", "Give an endpoint a new secret and print the secret once."),
-            "disable": Entry("webhooks:disable", "Send nothing more to an endpoint. Events are not kept for it."),
+            "disable": Entry("webhooks:disable", "Send nothing more to an endpoint. Its events are not stored."),
             "enable": Entry("webhooks:enable", "Send events to an endpoint again."),
             "delete": Entry("webhooks:delete", "Delete an endpoint and its secrets."),
-            "deliveries": Entry("webhooks:deliveries", "List deliveries with an attempt, newest change first."),
+            "deliveries": Entry("webhooks:deliveries", "List deliveries with an attempt, most recently changed first."),
             "resend": Entry("webhooks:resend", "Send deliveries again, by their events or by their status."),
         },
     ),
@@ -79,7 +79,7 @@ COMMANDS: Mapping[str, Entry | Group] = {
     "batch": Entry("batch:batch", "Send the rows of a file to a team, and write the results."),
     "chat": Entry("threads:chat", "Talk with a team in the terminal, turn by turn."),
     "watch": Entry("workflows:watch", "Print the events of a workflow, from its start to its end."),
-    "list": Entry("workflows:list_", "List the workflows that were active last, newest first."),
+    "list": Entry("workflows:list_", "List the most recently active workflows, newest first."),
     "show": Entry("workflows:show", "Show a workflow: request, plans, tasks, results, outcome."),
     "files": Entry("files:files", "List the files of a workflow, or save them in a folder."),
     "trace": Entry("trace:trace", "Draw the tasks and calls of a workflow on a time axis."),
@@ -115,18 +115,18 @@ COMMANDS: Mapping[str, Entry | Group] = {
     "threads": Group(
         "List, show and delete conversations.",
         {
-            "list": Entry("threads:list_", "List the threads, the newest change first."),
-            "show": Entry("threads:show", "Show the turns of a thread, and the summary of the older ones."),
+            "list": Entry("threads:list_", "List the threads, most recently changed first."),
+            "show": Entry("threads:show", "Show the turns of a thread, and the summary of older turns."),
             "delete": Entry("threads:delete", "Delete a thread with all messages of its turns."),
         },
     ),
     "schedules": Group(
         "Create, list, show and change schedules.",
         {
-            "create": Entry("schedules:create", "Create a schedule: a request at the times of cron, or once."),
+            "create": Entry("schedules:create", "Create a schedule, which sends a request by cron or once."),
             "list": Entry("schedules:list_", "List the schedules with their next times."),
             "show": Entry("schedules:show", "Show a schedule with its next times and its last runs."),
-            "pause": Entry("schedules:pause", "Pause a schedule: its times pass without a run."),
+            "pause": Entry("schedules:pause", "Pause a schedule. Its times pass without a run."),
             "resume": Entry("schedules:resume", "Resume a paused schedule."),
             "run": Entry("schedules:run", "Start a run now."),
             "delete": Entry("schedules:delete", "Delete a schedule."),
@@ -144,18 +144,18 @@ COMMANDS: Mapping[str, Entry | Group] = {
 }
 
 _SECTIONS = re.compile(r"\n\n(?:Args|Returns|Raises):\n.*", re.DOTALL)
-_SURROGATE = re.compile("[\udc80-\udcff]")  # a byte of an argument that is not UTF-8
+_SURROGATE = re.compile("[\udc80-\udcff]")  # surrogates, which stand for bytes that are not UTF-8
 
 
 class LazyGroup(TyperGroup):
-    """A group that imports a command when the command is called. The help of the group needs only the table."""
+    """A group that imports a command's module when the command is called. The group's help needs only the table."""
 
     def __init__(self, *, table: Mapping[str, Entry | Group] = COMMANDS, default: str = "", **attributes: Any) -> None:
         """Create the group.
 
         Args:
             table: The commands by name. Default: the commands of `pointsman`.
-            default: The command for arguments that name none. Default: none.
+            default: The command for arguments without a command. Default: none.
             **attributes: The attributes of a `TyperGroup`.
         """
         super().__init__(**attributes)
@@ -180,7 +180,7 @@ class _Command(TyperCommand):
         try:
             return super().parse_args(ctx, args)
         except Exception as error:
-            # click, or Typer's copy of click, raises this error for an unknown option that does not resemble any
+            # click, or Typer's copy of click, raises this error for an unknown option that resembles no known
             # option.
             unknown: Any = error
             last: Any = next((each for each in reversed(self.params) if each.param_type_name == "argument"), None)
@@ -222,7 +222,7 @@ def load_function(entry: Entry) -> Callable[..., Code]:
 
 
 def _as_command(function: Callable[..., Code]) -> Callable[..., None]:
-    """Return `function` with the exit code as an exception, and errors as one line on standard error."""
+    """Return `function` so that it exits with its exit code and prints errors as one line on standard error."""
 
     @wraps(function)
     def run(**values: Any) -> None:
@@ -236,9 +236,9 @@ def _as_command(function: Callable[..., Code]) -> Callable[..., None]:
 
 
 def _check_utf8(values: Mapping[str, Any]) -> None:
-    """Refuse arguments with bytes that are not UTF-8: replaced bytes could give the id or name of a different object.
+    """Refuse arguments with bytes that are not UTF-8, because replaced bytes could be the id of a different object.
 
-    Paths are not checked: the names of files may be any bytes.
+    Paths are not checked, because the names of files may be any bytes.
 
     Raises:
         ConfigurationError: An argument is not UTF-8.
@@ -255,7 +255,7 @@ def _check_utf8(values: Mapping[str, Any]) -> None:
                 )
 
 
-# Help by rich takes 0.7 s of CPU, plain help nearly none. Errors and tracebacks are printed by `exit_code_of`.
+# Help by rich takes 0.7 s of CPU, and plain help nearly none. `exit_code_of` prints errors and tracebacks.
 app = typer.Typer(
     name="pointsman",
     cls=LazyGroup,

@@ -1,4 +1,4 @@
-"""Arguments and options that several commands share, and the reading of standard input."""
+"""Define the arguments and options that several commands share, and read standard input."""
 
 from __future__ import annotations
 
@@ -40,20 +40,20 @@ __all__ = [
     "read_stdin",
 ]
 
-_MIN_SECONDS = 0.001  # an answer cannot arrive in less time
+_MIN_SECONDS = 0.001  # no answer can arrive in less time
 _MAX_SECONDS = 315_360_000.0  # ten years of 365 days, the longest deadline of a request
 _AGE = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 
 def check_seconds(value: float | None) -> float | None:
-    """Refuse a duration that cannot be waited for.
+    """Check a duration in seconds.
 
     Args:
         value: Seconds, or None.
 
     Returns:
-        The same value.
+        The value.
 
     Raises:
         typer.BadParameter: The value is not a number, or not between 0.001 and 315,360,000.
@@ -100,8 +100,8 @@ def port_option(default: str, meaning: str = "Port to listen on") -> Any:
     """Return the option of a port.
 
     Args:
-        default: The default, in words.
-        meaning: The use of the port, in words.
+        default: The default, as text for the help.
+        meaning: The use of the port, as text for the help.
 
     Returns:
         The option.
@@ -265,7 +265,7 @@ def exit_with_parent_if(wanted: bool) -> None:
 
 
 def read_stdin() -> str:
-    """Read standard input as UTF-8, whatever the encoding of the terminal. Skip a byte order mark.
+    """Read standard input as UTF-8, also if the terminal has another encoding. Skip a byte order mark.
 
     Returns:
         The text.

@@ -394,7 +394,7 @@ class Schedules:
         return None
 
     async def _decided(self, record: str, id: str, told: asyncio.Event) -> Schedule:
-        """Wait for the decision about a command. A notice is no proof, because its commit may lose the compare-and-set."""
+        """Wait for the decision about a command. A notice is not enough: its commit may lose the compare-and-set."""
         while True:
             told.clear()
             stored = await self._bus.last("log", record)

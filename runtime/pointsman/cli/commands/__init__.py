@@ -1,1 +1,1 @@
-"""The commands: a module for each command or group of related commands."""
+"""The commands. Each command or group of related commands has a module."""

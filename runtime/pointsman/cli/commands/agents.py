@@ -1,4 +1,4 @@
-"""The command agents: live agents and teams, their queues, and their problems."""
+"""The command agents, which lists live agents and teams, their queues, and their problems."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ from pointsman_schemas.card import AgentCard
 
 __all__ = ["agents"]
 
-_WAIT_TIMEOUT_S = 60.0  # seconds: a slow import on a busy machine takes ten
+_WAIT_TIMEOUT_S = 60.0  # in seconds; a slow import on a busy machine takes ten seconds
 _POLL_INTERVAL_S = 0.1  # seconds between two checks for live agents
-_COUNT_COLUMNS_WIDTH = 36  # columns of the numbers of instances, waiting and running tasks, with margins
-_MIN_DESCRIPTION_WIDTH = 10  # columns below which the description is left out
+_COUNT_COLUMNS_WIDTH = 36  # columns for the numbers of instances, of waiting tasks and of running tasks, with margins
+_MIN_DESCRIPTION_WIDTH = 10  # in a column with fewer characters, the description is left out
 
 
 @broker_command
@@ -123,7 +123,7 @@ def _agent_table(
     width: int,
     now: datetime,
 ) -> Table:
-    """Render the agents. A narrow table leaves out role, version, model and, if need be, the description."""
+    """Render the agents. A narrow table has no role, version and model, and a very narrow table no description."""
     columns = ["agent", "role", "instances", "waiting", "running", "version", "model", "description"]
     if narrow := width < NARROW_WIDTH:
         columns = [column for column in columns if column not in ("role", "version", "model")]

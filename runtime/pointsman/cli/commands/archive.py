@@ -1,4 +1,4 @@
-"""The commands about archives: export, import, replay."""
+"""The commands for archives: export, import, replay."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def export(
     messages, children = sum(len(each.records) for each in flatten(archive)), len(list(flatten(archive))) - 1
     write_json(str(file), archive.model_dump_json(indent=1) + "\n")
     if str(file) == "-":
-        return Code.OK  # standard output has the archive and nothing else
+        return Code.OK  # standard output contains only the archive
     if json:
         print_json({"workflow_id": id, "file": str(file), "messages": messages, "children": children})
     else:
@@ -74,7 +74,7 @@ def import_(
         ConfigurationError: The file is a log without its workflow.
 
     Returns:
-        The execution of the command.
+        The coroutine of the command.
     """
     archive = read_archive(_read_file(file))
     if not isinstance(archive, Archive):

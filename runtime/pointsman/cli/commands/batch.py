@@ -1,4 +1,4 @@
-"""The command batch: send the requests of a file, and write one result a line."""
+"""The command batch, which sends the requests of a file and writes one result in each line."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def batch(
         typer.Option(
             "--map",
             metavar="COLUMN",
-            help="The column that is the request, or FIELD=COLUMN for each field of an object request. Default: all "
+            help="The column with the request, or FIELD=COLUMN for each field of an object request. Default: all "
             "columns, or the text of the only column.",
         ),
     ] = None,
@@ -42,15 +42,15 @@ async def batch(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="The results, one JSON object a line. Rows that are in the file are not done again. Default: standard "
-            "output, without a record.",
+            help="The file of results, one JSON object in each line. Rows in the file are not done again. Default: "
+            "standard output, without a record.",
         ),
     ] = None,
     deadline: Deadline = None,
 ) -> Code:
     """Send the rows of a file to a team, and write the results.
 
-    After Ctrl-C, or if the broker is lost, the same command continues: no row is done twice.
+    After Ctrl-C, or if the broker is lost, the same command continues the batch. No row is done twice.
 
     Returns:
         The exit code.
@@ -99,7 +99,7 @@ class _Progress(Protocol):
 
 
 class _Lines:
-    """Progress in a file or a pipe: a line for each row that did not complete."""
+    """Progress for a file or a pipe. It prints a line for each row that did not complete."""
 
     def on_row(self, row: BatchRow) -> None:
         if problem := _problem(row):
@@ -129,7 +129,7 @@ def _progress(rows: int, record: BatchRecord) -> Iterator[_Progress]:
 
 
 def _problem(row: BatchRow) -> str:
-    """Return a line about a row that did not complete; an empty text for a completed row."""
+    """Return a line about a row that did not complete; empty for a completed row."""
     if row.status == "completed":
         return ""
     problem = one_line(row.problem, limit=400)

@@ -1,4 +1,4 @@
-"""The command callout: answer the broker's questions about connections, until a signal."""
+"""The command callout, which answers the broker's authorization requests until a signal."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def callout(
 ) -> Code:
     """Admit users with API keys and OIDC tokens.
 
-    The broker asks for each connection whose user the server's configuration does not know. Several callouts share the
-    questions.
+    The broker sends an authorization request for each connection whose user is not in the server's configuration.
+    Several callouts share these requests.
 
     Returns:
         The exit code.
 
     Raises:
-        ConfigurationError: A package is missing, the folder has no callout, or the policy does not fit.
+        ConfigurationError: A package is missing, the folder has no callout, or the policy is not valid.
     """
     if missing := [name for name in ("cryptography", "jwt") if find_spec(name) is None]:
         raise ConfigurationError(f"the callout needs {' and '.join(missing)}: pip install 'pointsman[grants]'")

@@ -33,14 +33,14 @@ def dashboard_user(
 ) -> Code:
     """Add or remove a user of the dashboard.
 
-    The token is printed once: the file has only its digest. A user that exists gets the role and a new token; the old
-    token and all sessions of the user end when the dashboard restarts.
+    The token is printed once, because the file contains only the digest of the token. An existing user gets the role
+    and a new token. The old token and all sessions of the user end when the dashboard restarts.
 
     Returns:
         The exit code.
 
     Raises:
-        ConfigurationError: No file is named, the file has another form, or the user to remove does not exist.
+        ConfigurationError: No file is named, the file is not a file of users, or the user to remove does not exist.
     """
     path = str(file) if file is not None else Settings.load().dashboard_users
     if path is None:

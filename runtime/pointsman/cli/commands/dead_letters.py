@@ -1,4 +1,4 @@
-"""The commands about dead letters: list, show, replay, discard."""
+"""The commands for dead letters: list, show, replay, discard."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from pointsman_schemas.log import WorkflowEnded
 
 __all__ = ["LetterFilter", "discard", "list_", "replay", "show"]
 
-_MAX_COUNTED = 1_000  # dead letters whose causes are listed when the cause of the filter does not exist
+_MAX_COUNTED = 1_000  # dead letters that are read for a list of causes, if no dead letter has the wanted cause
 
 _Ids = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="Ids of dead letters, or their beginnings.")]
 _Origin = Annotated[
@@ -63,9 +63,9 @@ _Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirma
 
 @dataclass(frozen=True, slots=True)
 class LetterFilter:
-    """The dead letters of a command: the letters with `ids`, or the letters that match all other fields.
+    """The dead letters of a command. They have one of `ids`, or they match all other fields.
 
-    `since` and `until` are written as in the options: an age such as 2h, or a time.
+    `since` and `until` have the form of the options, which is an age such as 2h or a time.
     """
 
     ids: Sequence[str] = ()
@@ -130,7 +130,7 @@ async def list_(
 
 
 async def _explain_no_letters(letters: LetterFilter, client: Client) -> str:
-    """Explain an empty list. An unknown cause may be misspelled: list the causes that exist."""
+    """Explain an empty list. An unknown cause may be misspelled, so list the existing causes."""
     if letters.cause and (others := await replace(letters, cause=None, limit=_MAX_COUNTED).find(client)):
         kinds = Counter(letter.content.cause.kind for letter in others)
         listed = ", ".join(f"{escape_control(kind)} ({count})" for kind, count in kinds.most_common())
@@ -239,7 +239,7 @@ async def discard(
 
 @dataclass(frozen=True, slots=True)
 class _LetterResult:
-    """The result of a command for one dead letter: the outcome for the totals, data for programs, a line for people."""
+    """The result of a command for one dead letter: an outcome for totals, data for programs, and a line for people."""
 
     outcome: str
     data: dict[str, Any]
@@ -257,7 +257,7 @@ async def _apply(
     ask: bool = False,
     json: bool,
 ) -> Code:
-    """Apply a function to all chosen dead letters, in batches. Print each result, and the totals at the end."""
+    """Apply a function to all selected dead letters, in batches. Print each result and, at the end, the totals."""
     if bool(letters.ids) == letters.has_filter:
         raise ConfigurationError(
             "give either ids of dead letters or filters: --origin, --workflow, --cause, --since, --until, --all"
@@ -292,7 +292,7 @@ async def _apply(
 
 
 async def _suggested_command(client: Client, letter: DeadLetterEntry) -> str:
-    """Suggest the command that can work now. An ended workflow cannot continue: its request can be sent again."""
+    """Suggest the next command. An ended workflow cannot continue, but its request can be sent again."""
     id, workflow = letter.content.id, letter.content.workflow_id
     if letter.imported_from is not None:
         return (

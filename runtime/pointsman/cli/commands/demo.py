@@ -1,4 +1,4 @@
-"""The command demo: a broker and the demo team as child processes, for one request."""
+"""The command demo, which runs a broker and the demo team as child processes for one request."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ async def _run_demo(text: str | None, settings: Settings, home: Path, *, json: b
         broker = await stack.enter_async_context(EmbeddedBroker(home / "broker"))
         children = await stack.enter_async_context(local_system.child_processes(home, broker, settings))
         starting = asyncio.ensure_future(local_system.start_children(children, SHIPPED_TEAM, SHIPPED_WORKERS))
-        # The import of the demo team takes as long here as in the children: both happen at the same time.
+        # The import of the demo team takes as long here as in the children, and both run at the same time.
         topology = await asyncio.to_thread(demo_topology)
         await starting
         request = text or str(importlib.import_module(SHIPPED_TEAM).SAMPLE_REQUEST)
@@ -111,7 +111,7 @@ async def _run_demo(text: str | None, settings: Settings, home: Path, *, json: b
             command = (
                 f"\nSending the request. Any NATS client can do this:\n  nats pub {subject} {escape_control(body)}\n"
             )
-            terminal.print(Text(command), soft_wrap=True)  # not wrapped, so that the command can be copied
+            terminal.print(Text(command), soft_wrap=True)  # not wrapped, because a wrapped command cannot be copied
         outcome = await local_system.or_child_exit(children, follow(workflow, json=json))
         root = await client.trace(workflow.id)
         if json:
@@ -131,7 +131,7 @@ async def _run_demo(text: str | None, settings: Settings, home: Path, *, json: b
 
 
 async def _publish_request(client: Client, team: str, request: str) -> Workflow:
-    """Publish a request as any NATS client can: JSON without headers. The sequence determines the workflow's id."""
+    """Publish a request as JSON without headers, as any NATS client can. The sequence gives the workflow's id."""
     sequence = await client.bus.publish(
         client.subjects.request(team, client.user), compact_json({"input": request}), {}
     )

@@ -1,4 +1,4 @@
-"""The command doctor: run the checks and print the findings."""
+"""The command doctor, which runs the checks and prints the findings."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from pointsman_schemas.team import Team
 __all__ = ["doctor"]
 
 _NAME_WIDTH = 13  # columns for the name of a check
-_TEXT_COLUMN = 6 + _NAME_WIDTH  # the column after ok or BAD and the name
+_TEXT_COLUMN = 6 + _NAME_WIDTH  # the column of the text, after ok or BAD and the name
 
 
 def doctor(
@@ -32,7 +32,7 @@ def doctor(
         str | None,
         typer.Argument(
             metavar="[TEAM]",
-            help="A team, as a name or module:name. Its processes are checked, too. Default: no team.",
+            help="A team, as a name or module:name. The processes of the team are also checked. Default: no team.",
             show_default=False,
         ),
     ] = None,
@@ -41,8 +41,8 @@ def doctor(
     role: Annotated[
         GrantRole | None,
         typer.Option(
-            help="Check that the user of this process has the rights of this role. Default: if "
-            "POINTSMAN_INBOX_PREFIX belongs to a grant, the role that lacks the fewest rights, if it has most of them.",
+            help="Check that the user of this process has the rights of this role. Default, if POINTSMAN_INBOX_PREFIX "
+            "belongs to a grant: the role with the fewest missing rights, if less than half are missing.",
             show_default=False,
         ),
     ] = None,
@@ -54,8 +54,8 @@ def doctor(
 ) -> Code:
     """Check the broker, the agents and the configuration.
 
-    Prints advice for each problem, and one line for each missing right of the role. The exit code is 1 if there is a
-    problem.
+    The command prints advice for each problem, and one line for each missing right of the role. The exit code is 1 if
+    there is a problem.
 
     Returns:
         The exit code.

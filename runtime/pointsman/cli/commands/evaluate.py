@@ -1,4 +1,4 @@
-"""The command eval: run a suite of labelled requests against live processes, or against a local system."""
+"""The command eval, which runs a suite of labelled requests against live processes or against a local system."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ from pointsman.evaluation.runner import NO_AGENT, EvaluationReport, Suite, evalu
 
 __all__ = ["evaluate_suite"]
 
-_WAIT_NOTICE_AFTER_S = 3.0  # seconds before a notice: a live process is found at once
-_WAIT_TIMEOUT_S = 30.0  # seconds before giving up: a process that has just been started needs a few
+_WAIT_NOTICE_AFTER_S = 3.0  # seconds before a notice; a live process is found at once
+_WAIT_TIMEOUT_S = 30.0  # largest wait in seconds; a process that has just been started needs a few seconds
 _POLL_INTERVAL_S = 0.1  # seconds between two checks for a live process
 
 
@@ -64,7 +64,8 @@ def evaluate_suite(
         ),
     ] = None,
     junit: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the results as JUnit XML, too.", show_default=False)
+        Path | None,
+        typer.Option(metavar="FILE", help="Also write the results to this file, as JUnit XML.", show_default=False),
     ] = None,
     url: Url = None,
     namespace: Namespace = None,
@@ -107,7 +108,8 @@ def _resolve_target(target: str, folder: Path) -> tuple[str, Path | None]:
         folder: The folder of the suite.
 
     Returns:
-        The target, with an absolute path if the target is a file. The folder, if the target is a module in the folder.
+        The target, with an absolute path if the target is a file. Also the folder, if the target is a module in the
+        folder.
     """
     place, colon, name = target.partition(".py:")
     if colon or target.endswith(".py"):
@@ -142,7 +144,7 @@ async def _evaluate(
 
 
 def _check_writable(junit: Path) -> None:
-    """Refuse a file that cannot be written, before any model call is paid for."""
+    """Raise an error before any model call is paid for, if the file cannot be written."""
     try:
         junit.open("ab").close()
     except OSError as error:
@@ -152,7 +154,7 @@ def _check_writable(junit: Path) -> None:
 
 
 def _check_defined(suite: Suite, target: str) -> None:
-    """Refuse a target that does not define the team or agent of the suite, before any process is started."""
+    """Raise an error before any process starts, if the target does not define the team or agent of the suite."""
     if suite.team:
         kind, defined = "team", {each.name for each in app.load_teams(target)}
     else:
@@ -164,7 +166,7 @@ def _check_defined(suite: Suite, target: str) -> None:
 
 
 async def _wait_until_served(client: Client, suite: Suite) -> None:
-    """Wait until the team or the agent is live: otherwise the requests would stay in the stream and run later.
+    """Wait until the team or the agent is live. Otherwise the requests would stay in the stream and run later.
 
     Raises:
         NotFoundError: The team or the agent is not live after 30 seconds.
@@ -188,7 +190,7 @@ async def _wait_until_served(client: Client, suite: Suite) -> None:
 
 
 def _print_report(report: EvaluationReport, *, kept: bool) -> None:
-    """Print the results. `kept` is True if the workflows still exist."""
+    """Print the results. `kept` is True if the workflows still exist after the command."""
     terminal = console()
     for each in report.results:
         mark, style = ("✗", "red") if each.problems else ("✓", "green")
@@ -204,7 +206,7 @@ def _print_report(report: EvaluationReport, *, kept: bool) -> None:
         terminal.print()
         terminal.print(
             Text("expected ↓  used →", style="italic")
-        )  # the title of a table would be wrapped to the table's width
+        )  # not the title of the table, which would be wrapped to the width of the table
         terminal.print(_confusion_table(report))
     used, right = report.usage, sum(not each.problems for each in report.results)
     terminal.print()

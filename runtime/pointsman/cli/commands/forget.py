@@ -22,21 +22,21 @@ async def forget(
     session: Session,
     workflow: WorkflowId,
     reason: Annotated[str, typer.Option(help="The reason, for the record.")] = "",
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     json: Json = False,
 ) -> Code:
     """Delete an ended workflow with all its messages.
 
-    Its child workflows are deleted, too. The request, the log, events, results, steps, dead letters and large bodies
-    are deleted and overwritten. A record of the workflow's id, the user, the time and the reason stays: see
-    `pointsman audit`.
+    The child workflows are also deleted. The request, the log, events, results, steps, dead letters and large bodies
+    are deleted and overwritten. A record of the workflow's id, the user, the time and the reason stays (see `pointsman
+    audit`).
 
     Returns:
         The exit code.
     """
     async with session() as client:
         id = await resolve_workflow_id(client, workflow)
-        await client.workflow(id)  # an unknown id is reported before the question
+        await client.workflow(id)  # an unknown id is reported before the request for confirmation
         if not yes and not await asyncio.to_thread(_confirm, id):
             print_error("not confirmed; nothing was changed")
             return Code.FAILED

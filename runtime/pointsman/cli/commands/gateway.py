@@ -65,7 +65,7 @@ async def create(
         typer.Option(metavar="NAME", help="A team that the caller may use. May be repeated. Default: all teams."),
     ] = None,
     operator: Annotated[
-        bool, typer.Option("--operator", help="Let the caller see all workflows and the dead letters.")
+        bool, typer.Option("--operator", help="Allow the caller to read all workflows and the dead letters.")
     ] = False,
     requests: Annotated[
         int | None,

@@ -1,4 +1,4 @@
-"""The commands grants: make users of the broker with the rights of a role, rotate and revoke their secrets."""
+"""The commands grants, which make users of the broker with the rights of a role, and change or revoke their secrets."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Role = Annotated[GrantRole, typer.Argument(help="The role.", show_default=False)
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The user.", show_default=False)]
 Teams = Annotated[
     list[str] | None,
-    typer.Option("--team", metavar="TEAM", help="A team of the user; '*' stands for all. May be repeated."),
+    typer.Option("--team", metavar="TEAM", help="A team of the user; '*' means all teams. May be repeated."),
 ]
 Agents = Annotated[
     list[str] | None, typer.Option("--agent", metavar="AGENT", help="An agent of a worker. May be repeated.")
@@ -35,8 +35,8 @@ Actions = Annotated[
     typer.Option(
         "--action",
         metavar="ACTION",
-        help="An action that the user may take: cancel, approve, reject, replay, discard or import, as far as the role "
-        "has it. May be repeated. Default: none.",
+        help="An action of the role that the user may take: cancel, approve, reject, replay, discard or import. "
+        "May be repeated. Default: none.",
     ),
 ]
 Namespaces = Annotated[
@@ -46,7 +46,10 @@ Namespaces = Annotated[
 OneNamespace = Annotated[
     str | None,
     typer.Option(
-        "--namespace", metavar="NAME", help="The namespace. Default: the first of the tenant.", show_default=False
+        "--namespace",
+        metavar="NAME",
+        help="The namespace. Default: the first namespace of the tenant.",
+        show_default=False,
     ),
 ]
 
@@ -55,10 +58,10 @@ def init(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder to make.")] = _DEFAULT_FOLDER,
     jwt: Annotated[bool, typer.Option("--jwt", help="Use an operator, JWTs and credentials files.")] = False,
     callout: Annotated[
-        bool, typer.Option("--callout", help="Let `pointsman callout` decide about API keys and OIDC tokens.")
+        bool, typer.Option("--callout", help="Use `pointsman callout` for API keys and OIDC tokens.")
     ] = False,
     resolver: Annotated[
-        str, typer.Option(metavar="DIR", help="The folder in which a server keeps the accounts of --jwt.")
+        str, typer.Option(metavar="DIR", help="The folder in which a server stores the accounts of --jwt.")
     ] = "jwt",
     account: Annotated[str, typer.Option(metavar="NAME", help="The account with the streams.")] = "POINTSMAN",
     namespace: Namespaces = None,
@@ -99,7 +102,7 @@ def add(
 ) -> Code:
     """Add a user with the rights of a role.
 
-    The files of the user hold its secret. Only their owner can read them.
+    The files of the user contain the user's secret. Only the owner of these files can read them.
 
     Returns:
         The exit code.
@@ -155,12 +158,12 @@ def list_(folder: Folder = _DEFAULT_FOLDER, json: Json = False) -> Code:
 def rotate(
     name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="The user.", show_default=False)] = None,
     everything: Annotated[
-        bool, typer.Option("--all", help="Each user, and with JWTs the signing keys of the roles.")
+        bool, typer.Option("--all", help="Each user. If the folder uses JWTs, also the signing keys of the roles.")
     ] = False,
     folder: Folder = _DEFAULT_FOLDER,
     json: Json = False,
 ) -> Code:
-    """Give a user a new secret. The old secret is refused once the server has the change.
+    """Give a user a new secret. The server refuses the old secret after the server has read the change.
 
     Returns:
         The exit code.
@@ -177,7 +180,7 @@ def rotate(
 
 
 def revoke(name: Name, folder: Folder = _DEFAULT_FOLDER, json: Json = False) -> Code:
-    """Remove a user. The server refuses the user once it has the change.
+    """Remove a user. The server refuses the user after the server has read the change.
 
     Returns:
         The exit code.

@@ -1,4 +1,4 @@
-"""The command mcp: offer a team as a tool of an MCP server on standard input and output."""
+"""The command mcp, which offers a team as a tool of an MCP server on standard input and output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command provision: the streams and consumers of a namespace, for processes that may not create them."""
+"""The command provision, which creates streams and consumers for processes that may not create them."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ def provision(
 ) -> Code:
     """Create the streams and consumers of a namespace.
 
-    Other processes then need no right to create them. The command may be repeated: existing streams and consumers stay.
-    A team of TARGET brings the agents that it requires. Without teams and agents, only the streams and buckets are
-    created.
+    Other processes then need no right to create streams and consumers. The command may be repeated, because existing
+    streams and consumers stay. For a team in TARGET, the required agents are included. Without teams and agents, only
+    the streams and buckets are created.
 
     Returns:
         The exit code.
@@ -76,7 +76,7 @@ def provision(
 
 
 def _load(targets: Iterable[str]) -> tuple[dict[str, None], dict[str, int | None]]:
-    """Return the names of the teams and agents of `targets`, and the attempts of each agent that may run at a time."""
+    """Return the names of the teams and agents of `targets`, and the limit of concurrent attempts of each agent."""
     teams: dict[str, None] = {}
     required: dict[str, int | None] = {}
     agents: dict[str, int | None] = {}

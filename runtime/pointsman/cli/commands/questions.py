@@ -1,4 +1,4 @@
-"""The commands about questions: questions, answer, approve, reject."""
+"""The commands for questions: questions, answer, approve, reject."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def answer(
     answer: Annotated[
         str,
         typer.Argument(
-            metavar="ANSWER", help="The answer: a text, or JSON where the question asks for it; - reads standard input."
+            metavar="ANSWER", help="The answer: text, or JSON if the question requires JSON; - reads standard input."
         ),
     ],
     json: Json = False,
@@ -67,7 +67,7 @@ def approve(
             "--input",
             metavar="JSON",
             help="JSON that replaces the input of the task, the arguments of the tool call, or the plan; "
-            "- reads it from standard input. Default: unchanged.",
+            "- reads standard input. Default: unchanged.",
             show_default=False,
         ),
     ] = None,
@@ -109,21 +109,21 @@ async def reject(
 
 
 async def _schema(client: Client, question: str) -> dict[str, JsonValue]:
-    """Return the JSON Schema of an open question; an empty one if the question is not open."""
-    if not (workflow := question.rpartition("-")[0]):  # the text is not the id of a question; the answer reports this
+    """Return the JSON Schema of an open question; an empty schema if the question is not open."""
+    if not (workflow := question.rpartition("-")[0]):  # not the id of a question; the answer reports this
         return {}
     found = await client.operations.questions(workflow)
     return next((each.input_schema or {} for each in found if each.id == question), {})
 
 
 def _value(text: str, schema: dict[str, JsonValue]) -> JsonValue:
-    """Return the value that a person typed: the text itself where the question takes text, else JSON."""
+    """Return the typed text if the question requires text. Otherwise parse the typed text as JSON."""
     if not answer_problem(schema, text):
         return text
     try:
         return parse_json(text.encode())
     except ContractError:
-        return text  # the check of the answer reports the fault
+        return text  # the check of the answer reports the problem
 
 
 async def _send(
@@ -135,7 +135,7 @@ async def _send(
     if json:
         print_json({"question": question, "counted": result.counted, "said": result.message})
     elif result.counted is not False:
-        print(f"{result.message}.")  # unformatted: the line begins with an id that may be copied
+        print(f"{result.message}.")  # not formatted, because the line begins with an id that may be copied
     if result.counted is False:
         print_error(result.message)
     return Code.FAILED if result.counted is False else Code.OK

@@ -1,4 +1,4 @@
-"""The commands about schedules: create, list, show, pause, resume, run, delete."""
+"""The commands for schedules: create, list, show, pause, resume, run, delete."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def create(
     team: Annotated[str, typer.Argument(metavar="TEAM", help="The name of the team.")],
     text: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[TEXT]", help="The request, in quotes; - reads it from standard input."),
+        typer.Argument(metavar="[TEXT]", help="The request, in quotes; - reads the request from standard input."),
     ] = None,
     cron: Annotated[
         str | None,
@@ -54,13 +54,15 @@ def create(
     tz: Annotated[str, typer.Option(metavar="ZONE", help="The IANA time zone of --cron.")] = "UTC",
     overlap: Annotated[
         Literal["skip", "queue", "allow"],
-        typer.Option(help="A fire while an earlier run has not ended: skip it, let it wait, or start it."),
+        typer.Option(
+            help="A fire while an earlier run has not ended: skip the fire, queue the fire, or allow both runs."
+        ),
     ] = "skip",
     missed: Annotated[
         Literal["skip", "once"] | None,
         typer.Option(
-            help="Fires that are too late, because nothing ran: skip them, or start one run. Default: skip, and once "
-            "with --at.",
+            help="Fires that are too late, because no supervisor ran: skip the fires, or start one run. Default: skip, "
+            "and once with --at.",
             show_default=False,
         ),
     ] = None,
@@ -69,27 +71,25 @@ def create(
     ] = 60.0,
     input_json: Annotated[
         str | None,
-        typer.Option(
-            metavar="JSON", help="The request as a JSON object, in place of TEXT; - reads it from standard input."
-        ),
+        typer.Option(metavar="JSON", help="The request as a JSON object, in place of TEXT; - reads standard input."),
     ] = None,
     file: Files = None,
     deadline: Deadline = None,
     thread: Annotated[
         str | None,
         typer.Option(
-            metavar="ID", help="The thread of which each run is the next turn. Default: none.", show_default=False
+            metavar="ID", help="The thread in which each run is the next turn. Default: none.", show_default=False
         ),
     ] = None,
     json: Json = False,
 ) -> Execution:
-    """Create a schedule: a request that supervisors send at the times of a cron expression, or once.
+    """Create a schedule. Supervisors send its request at the times of a cron expression, or once.
 
     Returns:
         The execution of the command.
 
     Raises:
-        ConfigurationError: The request is missing or wrong, or there is not one of `--cron` and `--at`.
+        ConfigurationError: The request is missing or wrong, or `--cron` and `--at` are both given or both missing.
     """
     request = parse_request(f"schedules create {name}", team, text or (), input_json)
     start = parse_start(at)
@@ -169,7 +169,7 @@ async def show(
 async def pause(
     session: Session, name: Name, team: TeamOption = None, caller: Caller = None, json: Json = False
 ) -> None:
-    """Pause a schedule: its times pass without a run."""
+    """Pause a schedule. Its times pass without a run."""
     await _change(
         session,
         lambda client: client.schedules.pause(name, team, caller=caller),
@@ -193,7 +193,7 @@ async def resume(
 
 @broker_command
 async def run(session: Session, name: Name, team: TeamOption = None, caller: Caller = None, json: Json = False) -> None:
-    """Start a run now. The overlap policy holds for it, too."""
+    """Start a run now. The overlap policy also applies to this run."""
     await _change(
         session,
         lambda client: client.schedules.run(name, team, caller=caller),
@@ -218,7 +218,7 @@ async def delete(
 async def _change(
     session: Session, call: Callable[[Client], Awaitable[Schedule | None]], message: str | None, *, json: bool
 ) -> None:
-    """Carry out a command. Without a message, the workflow of the newest run is printed."""
+    """Carry out a command. If there is no message, print the workflow of the newest run."""
     async with session() as client:
         changed = await call(client)
     if changed is None:

@@ -1,4 +1,4 @@
-"""The commands that run a process of a system: supervisor, worker, dashboard. Each imports only what it needs."""
+"""The commands supervisor, worker and dashboard, which run a process of a system. Each imports only its own part."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ def worker(
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="The team to which the agents belong. They get a queue of their own, as TEAM--NAME, and the team "
-            "lists them in own_agents. May be repeated: the teams share the slots of each agent, in turn. Default: "
-            "every team may use the agents.",
+            help="The team to which the agents belong. Each agent gets its own queue, as TEAM--NAME, and the team "
+            "lists the agent in own_agents. May be repeated; several teams then share the slots of each agent, in "
+            "turn. Default: every team may use the agents.",
             show_default=False,
         ),
     ] = None,
@@ -64,7 +64,7 @@ def dashboard(
     token: Annotated[
         str | None,
         typer.Option(
-            help="Secret that a visitor must give, at least 16 characters. Required unless the address is local. "
+            help="Secret of at least 16 characters that a visitor must give. Required if the address is not local. "
             "Default: POINTSMAN_DASHBOARD_TOKEN.",
             show_default=False,
         ),

@@ -1,4 +1,4 @@
-"""The command submit: send a request, wait for the answer, and explain a request that no supervisor admits."""
+"""The command submit, which sends a request and waits for the answer. It explains a missing admission."""
 
 from __future__ import annotations
 
@@ -33,26 +33,24 @@ def submit(
     team: Annotated[str, typer.Argument(help="The name of the team.")],
     text: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[TEXT]", help="The request, in quotes; - reads it from standard input."),
+        typer.Argument(metavar="[TEXT]", help="The request, in quotes; - reads the request from standard input."),
     ] = None,
     input_json: Annotated[
         str | None,
-        typer.Option(
-            metavar="JSON", help="The request as a JSON object, in place of TEXT; - reads it from standard input."
-        ),
+        typer.Option(metavar="JSON", help="The request as a JSON object, in place of TEXT; - reads standard input."),
     ] = None,
     request_id: Annotated[
         str | None,
         typer.Option(
             metavar="ID",
-            help="Id of the request. The same request with the same id starts one workflow, however often it is sent. "
+            help="Id of the request. If you send the request again with this id, no second workflow starts. "
             "Default: a new id.",
         ),
     ] = None,
     correlation_id: Annotated[
         str | None,
         typer.Option(
-            metavar="ID", help="Id that all events of the workflow carry, to find them. Default: the request id."
+            metavar="ID", help="Id that all events of the workflow contain, for searches. Default: the request id."
         ),
     ] = None,
     file: Files = None,
@@ -60,7 +58,7 @@ def submit(
     thread: Annotated[
         str | None,
         typer.Option(
-            metavar="ID", help="The thread of which the request is the next turn. Default: none.", show_default=False
+            metavar="ID", help="The thread in which the request is the next turn. Default: none.", show_default=False
         ),
     ] = None,
     at: Annotated[
@@ -173,9 +171,9 @@ async def _wait_for_outcome(client: Client, workflow: Workflow, *, watch: bool, 
 
 
 async def _explain_silence(client: Client, workflow: Workflow) -> None:
-    """Explain after some seconds why a request may not be admitted."""
+    """Explain after some seconds why no supervisor may have admitted the request."""
     await asyncio.sleep(NOTICE_AFTER_S)
-    with suppress(BusUnavailableError):  # the wait for the outcome reports the broker
+    with suppress(BusUnavailableError):  # the wait for the outcome reports the lost broker
         if await is_admitted(client, workflow):
             return
         hint = await unknown_team_hint(client, workflow.team)

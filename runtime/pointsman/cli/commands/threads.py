@@ -1,4 +1,4 @@
-"""The commands about threads: chat, threads list, threads show, threads delete."""
+"""The commands for threads: chat, threads list, threads show, threads delete."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from pointsman_schemas.events import Outcome
 
 __all__ = ["chat", "delete", "list_", "show"]
 
-_CANCEL_TIMEOUT_S = 10.0  # wait for the end of a turn after Ctrl-C
+_CANCEL_TIMEOUT_S = 10.0  # longest wait for the end of a turn after Ctrl-C
 
 ThreadId = Annotated[str, typer.Argument(metavar="THREAD", help="The id that `pointsman threads list` shows.")]
 TeamName = Annotated[str, typer.Argument(metavar="TEAM", help="The name of the team.")]
@@ -48,8 +48,8 @@ async def chat(
 ) -> None:  # fmt: skip
     """Talk with a team in the terminal, turn by turn.
 
-    The team's agents receive the earlier turns. Ctrl-C cancels the turn that runs. Ctrl-D, or Ctrl-C at the prompt,
-    ends the chat, and `--thread ID` continues it later.
+    The team's agents receive the earlier turns. Ctrl-C cancels the running turn. Ctrl-D, or Ctrl-C at the prompt, ends
+    the chat. `--thread ID` continues the chat later.
     """
     async with session() as client:
         talk = client.thread(team, thread)
@@ -105,7 +105,7 @@ async def delete(
 ) -> None:
     """Delete a thread with all messages of its turns.
 
-    A turn that runs is cancelled.
+    A running turn is cancelled.
     """
     async with session() as client:
         turns = await client.operations.delete_thread(team, thread, caller=caller)
@@ -115,7 +115,7 @@ async def delete(
 
 
 class _Chat:
-    """A chat in the terminal. A signal cancels the turn that runs, or ends the chat where none runs."""
+    """A chat in the terminal. A signal cancels the running turn. If no turn runs, the signal ends the chat."""
 
     def __init__(self, talk: Thread) -> None:
         self._talk = talk
@@ -123,12 +123,13 @@ class _Chat:
         self._lines: asyncio.Queue[str | None] = asyncio.Queue()
 
     async def run(self) -> None:
-        """Take turns until the input ends or the person leaves."""
+        """Run turn after turn until the input ends or the user ends the chat."""
         loop = asyncio.get_running_loop()
         with suppress(NotImplementedError):  # without signal handlers, Ctrl-C ends the chat
             loop.add_signal_handler(signal.SIGINT, self._on_interrupt)
         await self._print_history()
-        # A thread that reads a terminal cannot be stopped. A daemon thread does not prevent the exit of the process.
+        # A thread that reads a terminal cannot be stopped, but a daemon thread does not prevent the exit of the
+        # process.
         reading = threading.Event()
         threading.Thread(target=_read_lines, args=(loop, self._lines, reading), daemon=True).start()
         while True:
@@ -170,7 +171,7 @@ class _Chat:
 
 
 def _read_lines(loop: asyncio.AbstractEventLoop, lines: asyncio.Queue[str | None], reading: threading.Event) -> None:
-    """Put each line of the input into `lines`, one for each time that `reading` is set; None at the end."""
+    """Put the next line of the input into `lines` each time that `reading` is set. At the end, put None."""
     while True:
         reading.wait()
         reading.clear()
@@ -178,14 +179,14 @@ def _read_lines(loop: asyncio.AbstractEventLoop, lines: asyncio.Queue[str | None
             sys.stderr.write("> ")
             sys.stderr.flush()
         line = sys.stdin.readline()
-        with suppress(RuntimeError):  # the loop is closed: the chat has ended
+        with suppress(RuntimeError):  # the loop is closed, because the chat has ended
             loop.call_soon_threadsafe(lines.put_nowait, line or None)
         if not line:
             return
 
 
 async def _cancelled_outcome(workflow: Workflow) -> Outcome | None:
-    await workflow.cancel("the person in the chat pressed Ctrl-C")
+    await workflow.cancel("the user pressed Ctrl-C in the chat")
     try:
         return await workflow.outcome(_CANCEL_TIMEOUT_S)
     except TimeoutError:

@@ -1,4 +1,4 @@
-"""The command trace: the tree of tasks, attempts and calls, drawn again and again while the workflow runs."""
+"""The command trace, which draws the tree of tasks, attempts and calls repeatedly while the workflow runs."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from pointsman.telemetry.otlp import to_otlp
 
 __all__ = ["trace"]
 
-_FRAME_INTERVAL_S = 0.1  # seconds between two frames: smooth, at a few per cent of a core
-_REDRAW_PAUSE_FACTOR = 9  # a frame of hundreds of tasks takes longer: pause nine times as long as drawing took
-_RESERVED_LINES = 4  # lines of the terminal for the header, the command above the tree and a failure below it
+_FRAME_INTERVAL_S = 0.1  # seconds between two frames; smooth, with a few per cent of a core
+_REDRAW_PAUSE_FACTOR = 9  # pause relative to the time of drawing, because a frame of hundreds of tasks takes longer
+_RESERVED_LINES = 4  # lines of the terminal for the header, the command above the tree and a failure below the tree
 
 
 @broker_command

@@ -1,4 +1,4 @@
-"""The command up: a broker and a team as child processes, restarted when they exit, until Ctrl-C."""
+"""The command up, which runs a broker and a team as child processes until Ctrl-C. A child that exits is restarted."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from pointsman.util.child_processes import ChildExitedError, ChildProcesses, exi
 __all__ = ["up"]
 
 _DEFAULT_PORT = 4222  # the default port of NATS clients
-_RESTART_PAUSE_S = 0.5  # seconds before the broker is restarted, as before the first restart of a child
+_RESTART_PAUSE_S = 0.5  # seconds before a restart of the broker; equal to the first pause of other children
 
 
 def up(
@@ -197,7 +197,7 @@ async def _start_gateway(children: ChildProcesses, settings: Settings) -> str | 
 async def _keep_broker_running(
     broker: EmbeddedBroker, log: Path, report_restart: Callable[[ChildExitedError, float], None]
 ) -> None:
-    """Restart the broker whenever it exits. Returns only with the error of a restart that failed."""
+    """Restart the broker whenever it exits. If a restart fails, return the error."""
     while True:
         code = await broker.wait_for_exit()
         report_restart(exit_message("broker", code, log), _RESTART_PAUSE_S)
@@ -212,7 +212,7 @@ def _find_free_port() -> int:
 
 def _is_port_free(port: int) -> bool:
     with socket.socket() as probe:
-        # Connections of the last broker may be in TIME-WAIT. On Windows, the option would take a port that is in use.
+        # Connections of the last broker may be in TIME-WAIT. On Windows, the option would allow a port that is in use.
         if os.name == "posix":
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

@@ -1,4 +1,4 @@
-"""The commands of webhooks: run the service, manage endpoints, list deliveries and send them again."""
+"""The commands for webhooks, which run the service, manage endpoints, list deliveries and send deliveries again."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _Status = Annotated[
         show_default=False,
     ),
 ]
-_MAX_RESENT = 1_000  # deliveries that one command sends again
+_MAX_RESENT = 1_000  # largest number of deliveries that one command sends again
 
 
 def run(url: Url = None, namespace: Namespace = None, with_parent: WithParent = False) -> Code:
@@ -124,7 +124,7 @@ async def rotate(
     session: Session,
     id: _Id,
     overlap: Annotated[
-        float, typer.Option(min=0, max=720, help="Hours during which the present secret also signs.")
+        float, typer.Option(min=0, max=720, help="Hours in which deliveries are also signed with the old secret.")
     ] = 24.0,
     json: Json = False,
 ) -> None:
@@ -136,7 +136,7 @@ async def rotate(
 
 @broker_command
 async def disable(session: Session, id: _Id, json: Json = False) -> None:
-    """Send nothing more to an endpoint. Events are not kept for it."""
+    """Send nothing more to an endpoint. Its events are not stored."""
     async with _open(session) as (_, store):
         endpoint = await store.disable(id, "disabled by a command")
     print_json(_shown(endpoint)) if json else print(f"The endpoint {id} is disabled.")
@@ -165,10 +165,10 @@ async def deliveries(
         str | None, typer.Argument(help="Only of this endpoint. Default: of all.", show_default=False)
     ] = None,
     status: _Status = None,
-    limit: Annotated[int, typer.Option(min=1, max=10_000, help="The greatest number of deliveries.")] = 100,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="The largest number of deliveries.")] = 100,
     json: Json = False,
 ) -> None:
-    """List deliveries with an attempt, newest change first."""
+    """List deliveries with an attempt, most recently changed first."""
     chosen = _delivery_status(status)
     async with _open(session) as (client, _):
         found = await list_deliveries(client.bus, client.subjects, endpoint=id, status=chosen, limit=limit)

@@ -1,4 +1,4 @@
-"""The commands about workflows: watch, list, show, cancel, `tell`, resume."""
+"""The commands for workflows: watch, list, show, cancel, `tell`, resume."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ from pointsman_schemas.log import PlanAccepted, WorkflowEnded, WorkflowStarted
 __all__ = ["cancel", "list_", "resume", "show", "tell", "watch"]
 
 _STATUS_WORDS = {status.replace(" ", "-"): status for status in WORKFLOW_STATUSES}
-_MAX_LETTERS = 100  # dead letters of a workflow that `show` counts
-_QUEUED_REASON = "no supervisor is running, or each has as many workflows as it may; check with `pointsman doctor`"
+_MAX_LETTERS = 100  # largest number of dead letters that `show` counts
+_QUEUED_REASON = "no supervisor is running, or all slots of each supervisor are taken; check with `pointsman doctor`"
 
 
 @broker_command
@@ -86,7 +86,7 @@ async def list_(
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="The maximum number of workflows.")] = 20,
     json: Json = False,
 ) -> None:
-    """List the workflows that were active last, newest first."""
+    """List the most recently active workflows, newest first."""
     statuses = [_parse_status(each) for each in status or ()]
     first, last = parse_time(since), parse_time(until)
     filtered = any((statuses, first, last, correlation_id))
@@ -102,7 +102,7 @@ async def list_(
 
 
 def _parse_status(text: str) -> str:
-    """Return the status that a person means. Hyphens, underscores or spaces may separate the words of the status.
+    """Return the status with this name. Hyphens, underscores or spaces may separate the words of the name.
 
     Raises:
         ConfigurationError: There is no such status.
@@ -116,10 +116,10 @@ def _parse_status(text: str) -> str:
 
 
 async def _explain_no_workflows(client: Client, team: str | None, *, filtered: bool) -> str:
-    """Explain an empty list. An unknown team may be misspelled: list the known teams instead of a command to submit."""
+    """Explain an empty list. For an unknown team, list the known teams, because the name may be misspelled."""
     known = await known_teams(client) if team is not None else ()
     if filtered and (team is None or team in known):
-        return "No workflow matches. `pointsman list` shows the newest ones."
+        return "No workflow matches. `pointsman list` shows the newest workflows."
     if team is None:
         return "No workflows yet. Start one with `pointsman submit TEAM TEXT`."
     if team in known:
@@ -214,7 +214,7 @@ def tell(
         typer.Option(
             "--id",
             metavar="ID",
-            help="The id of the message: the same id counts once. Default: a new id.",
+            help="The id of the message. A second message with this id has no effect. Default: a new id.",
             show_default=False,
         ),
     ] = None,
@@ -222,8 +222,8 @@ def tell(
 ) -> Execution:
     """Send a message to a running workflow.
 
-    Tasks that start later, and agents that listen, receive the message. If the workflow has ended, the message is
-    the next turn of its thread, if the workflow has a thread.
+    Tasks that start later, and agents with `listen`, receive the message. If the workflow has ended and belongs to a
+    thread, the message becomes the next turn of the thread.
 
     Returns:
         The execution of the command.
@@ -260,8 +260,8 @@ async def resume(
 ) -> Code:
     """Do the failed tasks of an ended workflow again.
 
-    A workflow that ended as failed or partial gets a new round. Results of tasks that succeeded stay. The new
-    round has the whole limits of the workflow, and its outcome replaces the old outcome.
+    A workflow that ended as failed or partial gets a new round. The results of successful tasks stay. The new round
+    gets the full limits of the workflow, and the outcome of the round replaces the old outcome.
 
     Returns:
         The exit code.
@@ -285,7 +285,7 @@ async def resume(
 
 
 async def _queued_cancel_note(client: Client, workflow: Workflow) -> str:
-    """Explain the cancellation of a request that no supervisor has admitted; an empty text if there is a supervisor."""
+    """Explain the cancellation of a request that no supervisor has admitted; empty if there is a supervisor."""
     if any(card.name == workflow.team for card in await client.operations.teams()):
         return ""
     return (

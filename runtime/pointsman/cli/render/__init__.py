@@ -1,1 +1,1 @@
-"""Output of commands for terminals, files and programs."""
+"""Write the output of commands for terminals, files and programs."""

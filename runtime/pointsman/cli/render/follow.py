@@ -1,4 +1,4 @@
-"""Print a workflow: its events as they happen, the text that its agents write, and its outcome."""
+"""Print a workflow with its live events, the text that its agents write, and its outcome."""
 
 from __future__ import annotations
 
@@ -45,17 +45,17 @@ __all__ = [
     "print_streamed_text",
 ]
 
-_NAME_WIDTH = 16  # columns for the name of an agent or a team: `customer-service` fits
-EVENT_TEXT_COLUMN = 13 + _NAME_WIDTH  # the column after the time, the mark and the name
+_NAME_WIDTH = 16  # columns for the name of an agent or a team; `customer-service` fits
+EVENT_TEXT_COLUMN = 13 + _NAME_WIDTH  # the column of the text, after the time, the mark and the name
 _MAX_TEXT_WIDTH = 72  # characters in a line of streamed text
 _TONE_STYLES = {"plain": "", "good": "green", "bad": "red", "warn": "yellow", "busy": "cyan"}
-_PROMINENT_MARKS = "▶≡■?"  # lines that readers look for first
-_UNCUT_MARKS = "✗?!‖-"  # failures, and questions to a person, are not cut at the edge of a terminal
+_PROMINENT_MARKS = "▶≡■?"  # highlighted lines, which readers search first
+_UNCUT_MARKS = "✗?!‖-"  # failures and questions to a person, which are wrapped, not cut, at the edge of a terminal
 
 
 @dataclass(frozen=True, slots=True)
 class EventLine:
-    """A line about an event. A `whole` line is wrapped at the edge of a terminal, and any other line is cut."""
+    """A line about an event. At the edge of a terminal, a `whole` line is wrapped, and any other line is cut."""
 
     prefix: Text
     text: Text
@@ -82,7 +82,7 @@ class EventPrinter:
     def text_lines(self, delta: Delta) -> Iterator[EventLine]:
         """Yield the lines of streamed text that a piece of text completes."""
         attempt = delta.task_id, delta.attempt
-        if delta.call and delta.offset == 0:  # another text begins: its model call is made again
+        if delta.call and delta.offset == 0:  # a new text begins, because the model call is repeated
             yield from self.rest_of_text(delta.task_id)
         text = self._partial_text.pop(attempt, ("", ""))[1] + delta.text
         while (end := self._line_end(text)) > 0:
@@ -92,14 +92,14 @@ class EventPrinter:
             self._partial_text[attempt] = delta.agent, text
 
     def rest_of_text(self, task_id: str | None = None) -> Iterator[EventLine]:
-        """Yield the streamed text that has no line end yet: of one task, or of all tasks."""
+        """Yield the streamed text without a line end, for one task or for all tasks."""
         for attempt in [each for each in self._partial_text if task_id in (None, each[0])]:
             agent, text = self._partial_text.pop(attempt)
             if text.strip():
                 yield _text_line(agent, text)
 
     def lines(self, event: WorkflowEvent) -> Iterator[EventLine]:
-        """Yield the lines about an event: none, one, or one for each task of a plan."""
+        """Yield the lines about an event. There is no line, one line, or one line for each task of a plan."""
         if isinstance(event, TaskSucceeded | AttemptFailed | TaskFailed):
             yield from self.rest_of_text(event.task_id)
         line = self._timeline.render(event)
@@ -197,7 +197,7 @@ async def follow(workflow: Workflow, *, json: bool) -> Outcome:
                 for line in printer.lines(event):
                     line.print(terminal)
             if isinstance(event, WorkflowEnded):
-                outcome = event.outcome  # of a round; the events continue if the workflow was resumed
+                outcome = event.outcome  # the end of a round; the events continue if the workflow was resumed
     return outcome or await workflow.outcome()
 
 
@@ -206,7 +206,7 @@ async def print_streamed_text(workflow: Workflow, terminal: Console) -> Outcome:
 
     Args:
         workflow: The workflow.
-        terminal: The console on which a person waits.
+        terminal: The console of the waiting user.
 
     Returns:
         The outcome.
@@ -225,7 +225,7 @@ async def print_streamed_text(workflow: Workflow, terminal: Console) -> Outcome:
 
 
 async def print_outcome(client: Client, outcome: Outcome, workflow: str) -> None:
-    """Print the answer on standard output; the gaps, the status and the next steps on standard error.
+    """Print the answer to standard output. Print the gaps, the status and the next steps to standard error.
 
     Args:
         client: The client.
@@ -237,14 +237,14 @@ async def print_outcome(client: Client, outcome: Outcome, workflow: str) -> None
     terminal.print()
     terminal.print(render_outcome(outcome))
     print_hint(terminal, f"`pointsman trace {workflow}` shows the tasks and their times.")
-    if outcome.status in ("failed", "partial") and outcome.tasks:  # a request that was refused has no tasks
+    if outcome.status in ("failed", "partial") and outcome.tasks:  # a refused request has no tasks
         print_hint(terminal, f"`pointsman resume {workflow}` does the failed tasks again.")
     if outcome.status == "failed" and await _has_dead_letters(client, workflow):
         print_hint(terminal, f"`pointsman dead list --workflow {workflow}` shows the dead letters.")
 
 
 async def _has_dead_letters(client: Client, workflow: str) -> bool:
-    """Return True if the workflow has a dead letter; False also for a user that may not read dead letters."""
+    """Return True if the workflow has a dead letter. Return False if the user may not read dead letters."""
     try:
         with client.bus.optional_requests(""):
             return bool(await client.operations.dead_letters(workflow=workflow, limit=1))

@@ -1,4 +1,4 @@
-"""The trace of a running workflow and of its child workflows, updated by their events."""
+"""Build the trace of a running workflow and its child workflows from their events."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class LiveTrace:
         self._changed = False
 
     async def follow(self) -> None:
-        """Read events until the workflow has ended. Child workflows that run longer are not read to the end."""
+        """Read events until the workflow has ended. Events of child workflows after this time are not read."""
         async with asyncio.TaskGroup() as group:
             children: list[asyncio.Task[None]] = []
             await self._read(self._workflow, group, children)

@@ -1,4 +1,4 @@
-"""Render workflows, questions and dead letters for a terminal. Functions of values, without I/O."""
+"""Render workflows, questions and dead letters for a terminal. The functions do no I/O."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ STYLE = {
     "cancelled": "yellow",
     "failed": "red",
 }
-_DEFAULT_WIDTH = 80  # columns of a terminal that was not resized
-NARROW_WIDTH = 112  # columns below which tables leave out details
+_DEFAULT_WIDTH = 80  # default columns of a terminal
+NARROW_WIDTH = 112  # in fewer columns, tables leave out details
 
 
 def render_answer(outcome: Outcome) -> str:
@@ -106,7 +106,7 @@ def render_outcome(outcome: Outcome) -> RenderableType:
     if outcome.reason and outcome.reason not in render_answer(outcome) and not _is_redundant(outcome):
         line.append(f" ({one_line(outcome.reason, limit=400)})")
     line.append(f" in {format_seconds(outcome.elapsed)}")
-    if outcome.sequential > outcome.elapsed:  # otherwise tasks did not run in parallel
+    if outcome.sequential > outcome.elapsed:  # True only if tasks ran in parallel
         line.append(f"; one after another: {format_seconds(outcome.sequential)}")
     if tokens := format_usage(outcome.usage):
         line.append(f"; {tokens}")
@@ -115,7 +115,7 @@ def render_outcome(outcome: Outcome) -> RenderableType:
 
 
 def _gap_lines(gaps: Sequence[Gap]) -> Iterator[Text]:
-    """Yield a line for each reason, with all tasks that are missing for the reason."""
+    """Yield a line for each reason, with all tasks that are missing for this reason."""
     tasks: dict[tuple[str, str], list[str]] = {}
     for gap in gaps:
         tasks.setdefault((gap.agent, gap.reason), []).append(gap.task_id)
@@ -124,7 +124,7 @@ def _gap_lines(gaps: Sequence[Gap]) -> Iterator[Text]:
 
 
 def _is_redundant(outcome: Outcome) -> bool:
-    """Return True if the reason repeats the gaps and adds nothing."""
+    """Return True if the reason only repeats the gaps."""
     reason = outcome.reason
     for gap in outcome.gaps:
         reason = reason.replace(f"{gap.task_id}: {gap.reason}", "", 1)
@@ -164,7 +164,7 @@ def workflow_table(summaries: Sequence[WorkflowSummary], now: datetime, width: i
 def render_workflow(
     entries: Sequence[Entry], reports: Sequence[Progress], now: datetime, alive: Collection[str]
 ) -> RenderableType:
-    """Render a workflow: its status, request, plans, tasks, results and outcome.
+    """Render a workflow with its status, request, plans, tasks, results and outcome.
 
     Args:
         entries: The log of the workflow.
@@ -178,8 +178,8 @@ def render_workflow(
     parts: list[RenderableType] = []
     results: dict[str, JsonValue] = {}
     asked: dict[str, str] = {}
-    errors: dict[str, None] = {}  # in order, each once
-    own: set[str] = set()  # tasks of roles: their results are the plan and the answer, which are shown anyway
+    errors: dict[str, None] = {}  # distinct tasks, in order
+    own: set[str] = set()  # tasks of roles are left out, because their results are the plan and the answer
     begins = isinstance(entries[0], WorkflowStarted)
     top = at_time(build_trace(entries, reports), now, alive).children[0] if begins else None
     status = top.status if top else ""
@@ -285,7 +285,7 @@ def _task_table(top: TraceNode, now: datetime) -> Table:
         used = [f"{task.usage.tokens:,}" if task.usage.tokens else ""]
         used += [format_dollars(task.usage.cost) if task.usage.cost else ""] if costly else []
         status = Text(task.status, style=STYLE.get(task.status, ""))
-        # The version that made the newest attempt. A team has none of its own.
+        # The version of the agent in the newest attempt. A team has no version.
         table.add_row(task.task_id, task.agent, task.revision, status, str(task.attempt or ""), took, *used)
     return table
 
@@ -350,8 +350,8 @@ def value_text(value: JsonValue, *, pretty: bool = False) -> str:
     """Return JSON data as text for a reader.
 
     Args:
-        value: The data. A string, and the only string of an object with one field, are returned without quotes.
-        pretty: Indent other data over several lines. Default: one line.
+        value: The data. A string is returned without quotes, and also the string in an object with only this field.
+        pretty: True to write other data in several indented lines. Default: one line.
 
     Returns:
         The text, without control characters.
@@ -370,7 +370,7 @@ def body_text(value: JsonValue) -> str:
 
 
 def set_no_wrap(table: Table, *columns: int) -> None:
-    """Keep columns whole in a narrow terminal: an id that is cut cannot be copied.
+    """Do not cut columns in a narrow terminal, because a cut id cannot be copied.
 
     Args:
         table: The table, with all its rows.

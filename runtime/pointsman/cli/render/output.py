@@ -1,4 +1,4 @@
-"""Output and exit codes of commands: JSON lines for programs, text for people, one line on standard error for errors.
+"""Write JSON lines for programs, text for people and errors as one line on standard error. Define the exit codes.
 
 | Code | Meaning |
 |---|---|
@@ -55,15 +55,15 @@ __all__ = [
 ]
 
 _BROKER_COMMAND = re.compile(r"`(pointsman (?!up\b|demo\b|grants\b|replay\b|dashboard-user\b)[^`]+)`")
-_connection_options: dict[str, str] = {}  # of the command that this process runs
+_connection_options: dict[str, str] = {}  # connection options of the command that this process runs
 
-_UNBOUNDED_WIDTH = 10_000  # columns of a file or a pipe: lines are neither cut nor wrapped there, so that `grep` works
+_UNBOUNDED_WIDTH = 10_000  # columns of a file or a pipe; lines are neither cut nor wrapped, so `grep` works
 _UNWRITABLE_ERRNOS = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 _ASCII_SIGNS = str.maketrans("✓✗■●█▪─━├└│┊…·→↓▶≡‖", "+x#*##-=|`||..>v>=|")
-"""The replacements of signs that the encoding of a terminal lacks. Any other character becomes a question mark."""
+"""The replacements of signs for a terminal whose encoding lacks them. Any other character becomes a question mark."""
 
-# Escape sequences in an agent's answer could move the cursor or rename the window. C1 characters begin such sequences.
+# Escape sequences in an agent's answer could move the cursor or rename the window. C1 characters also begin them.
 _CONTROL_CHARS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
@@ -87,11 +87,11 @@ def exit_code_of(function: Callable[[], Code | None]) -> Code:
             _disable_broken_output()  # the error is printed even if standard output is broken
             raise
         finally:
-            sys.stdout.flush()  # flush here: the interpreter's flush at exit cannot report an error
+            sys.stdout.flush()  # flush here, because the interpreter's flush at exit cannot report an error
     except KeyboardInterrupt:
         print_error("interrupted")
         return Code.INTERRUPTED
-    except SystemExit as end:  # rich and click exit the process when a pipe is closed
+    except SystemExit as end:  # rich and click exit the process if a pipe is closed
         if not isinstance(end.__context__, BrokenPipeError):
             raise
         return _output_error_code(end.__context__)
@@ -107,7 +107,7 @@ def exit_code_of(function: Callable[[], Code | None]) -> Code:
 
 
 def _output_error_code(error: OSError) -> Code:
-    """Stop writing to standard output and return the code for the error."""
+    """Stop writing to standard output, and return the exit code for the error."""
     _redirect_to_null()
     if error.errno == errno.EPIPE:
         return Code.OK
@@ -123,14 +123,14 @@ def _disable_broken_output() -> None:
 
 
 def _redirect_to_null() -> None:
-    with suppress(OSError, ValueError):  # otherwise the interpreter writes the buffer again at exit, with a traceback
+    with suppress(OSError, ValueError):  # otherwise the interpreter writes the buffer again at exit, and fails
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def use_ascii_signs() -> None:
-    """Replace signs that the encoding of the terminal lacks, from now on.
+    """Replace signs that the encoding of the terminal lacks, in all later output.
 
-    Also open the null device in place of a standard stream that is closed.
+    Also open the null device in place of a closed standard stream.
     """
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
@@ -177,7 +177,8 @@ def code_for(error: BaseException) -> Code | None:
 def _root_cause(error: BaseException) -> BaseException:
     """Return the error that a task group has wrapped.
 
-    Of several errors with an exit code, return the first: for example, each task lost the connection to the broker.
+    If several errors have an exit code, return the first error. For example, each task lost the connection to the
+    broker.
     """
     if not isinstance(error, BaseExceptionGroup):
         return error
@@ -197,7 +198,7 @@ def print_error(message: str) -> None:
 
 
 def use_connection_options(url: str | None, namespace: str | None) -> None:
-    """Add the options of this command to the commands that it prints, so that they reach the same namespace.
+    """Add the options of this command to the printed commands, because the printed commands need the same namespace.
 
     Args:
         url: The value of `--url`, or None. A URL with a login is not printed.
@@ -210,7 +211,7 @@ def use_connection_options(url: str | None, namespace: str | None) -> None:
 
 
 def with_connection_options(text: str) -> str:
-    """Return text in which each command for the broker has the options of `use_connection_options`."""
+    """Return the text with the options of `use_connection_options` added to each command for the broker."""
 
     def completed(found: re.Match[str]) -> str:
         command = found[1]
@@ -228,7 +229,7 @@ def print_json(value: Any) -> None:
 
 
 def _escape_unencodable(text: str) -> str:
-    """Return JSON text with escapes in place of characters that the encoding of standard output lacks."""
+    """Return JSON text. Characters that the encoding of standard output lacks are escaped."""
     try:
         text.encode(sys.stdout.encoding or "utf-8")
     except UnicodeEncodeError:
@@ -239,7 +240,7 @@ def _escape_unencodable(text: str) -> str:
 
 
 def write_json(file: str, text: str) -> None:
-    """Write JSON text to a file that only its owner can read: the text may hold requests and answers.
+    """Write JSON text to a file that only its owner can read, because the text may contain requests and answers.
 
     Args:
         file: The path; `-` is standard output.
@@ -256,13 +257,13 @@ def write_json(file: str, text: str) -> None:
     if file == "-":
         print(_escape_unencodable(text).rstrip("\n"))
         return
-    if os.path.islink(file):  # also if the system has no O_NOFOLLOW
+    if os.path.islink(file):  # needed for a system without O_NOFOLLOW
         raise ConfigurationError(f"{file} is a symbolic link, which is not followed; give the path of the file itself")
     flags = os.O_WRONLY | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
     try:
         with open(os.open(file, flags, 0o600), "w", encoding="utf-8") as output:
             if stat.S_ISREG(os.fstat(output.fileno()).st_mode):
-                os.chmod(output.fileno() if os.chmod in os.supports_fd else file, 0o600)  # a file that existed
+                os.chmod(output.fileno() if os.chmod in os.supports_fd else file, 0o600)  # for an existing file
                 output.truncate()
             output.write(text)
     except OSError as error:
@@ -272,10 +273,10 @@ def write_json(file: str, text: str) -> None:
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Return a console that wraps and colours text on a terminal, but not in a file or a pipe.
+    """Return a console that wraps and colours text on a terminal. In a file or a pipe, text is plain.
 
     Args:
-        stderr: Write to standard error. Default: to standard output.
+        stderr: True to write to standard error. Default: to standard output.
 
     Returns:
         The console.
@@ -291,15 +292,15 @@ def console(*, stderr: bool = False) -> Console:
 def print_event(terminal: Console, prefix: Text, text: Text, column: int, *, whole: bool = False) -> None:
     """Print one event.
 
-    In a file or a pipe, an event is one line. On a terminal, all texts begin at the same column: a prefix that does not
-    fit into the columns before the text has a line of its own.
+    In a file or a pipe, an event is one line. On a terminal, all texts begin at the same column. If a prefix does not
+    fit into the columns before the text, the prefix is a separate line.
 
     Args:
         terminal: The console.
         prefix: The beginning of the line, such as the time and the name. The prefix ends with a space.
         text: The text.
         column: The column at which the text begins.
-        whole: Wrap text that is longer than the line. Default: cut the text at the edge of the terminal.
+        whole: True to wrap text that is longer than the line. Default: cut the text at the edge of the terminal.
     """
     from rich.text import Text
 
@@ -317,7 +318,7 @@ def print_event(terminal: Console, prefix: Text, text: Text, column: int, *, who
 
 
 def print_table(terminal: Console, table: RenderableType) -> None:
-    """Print a table; in a file or a pipe without trailing spaces."""
+    """Print a table. In a file or a pipe, lines have no trailing spaces."""
     if terminal.is_terminal:
         terminal.print(table)
         return
@@ -328,7 +329,7 @@ def print_table(terminal: Console, table: RenderableType) -> None:
 
 
 def print_list(documents: Sequence[Any], table: Callable[[Console], RenderableType], empty: str, *, json: bool) -> None:
-    """Print a list: as one JSON document on each line, as a table, or as the sentence `empty` if the list is empty."""
+    """Print a list as one JSON document on each line, or as a table. For an empty list, print the sentence `empty`."""
     if json:
         for each in documents:
             print_json(each)
@@ -340,21 +341,21 @@ def print_list(documents: Sequence[Any], table: Callable[[Console], RenderableTy
 
 
 def print_prose(terminal: Console, text: str, style: str = "") -> None:
-    """Print text, wrapped between words on a terminal, unchanged in a file or a pipe."""
+    """Print text. On a terminal, text is wrapped between words. In a file or a pipe, text is unchanged."""
     from rich.text import Text
 
     terminal.print(Text(text, style=style), soft_wrap=not terminal.is_terminal)
 
 
 def print_hint(terminal: Console, text: str, style: str = "dim") -> None:
-    """Print the next step. The line is not wrapped, so that a command in the text can be copied."""
+    """Print the next step. The line is not wrapped, so a command in the text can be copied."""
     from rich.text import Text
 
     terminal.print(Text(with_connection_options(text), style=style), soft_wrap=True)
 
 
 def escape_control(text: str) -> str:
-    """Return text with control characters made visible. Line ends and tabs are kept."""
+    """Return text with visible escapes in place of control characters. Line ends and tabs stay."""
     return _CONTROL_CHARS.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
 
 
@@ -366,7 +367,7 @@ def one_line(text: str, *, limit: int = 200) -> str:
         limit: The maximum length, in characters. Default: 200.
 
     Returns:
-        The line. A line that is too long ends with three dots.
+        The line. A line that was cut ends with three dots.
     """
     line = " ".join(escape_control(text).split())
     return line if len(line) <= limit else line[: limit - 3] + "..."

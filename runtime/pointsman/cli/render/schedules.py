@@ -1,4 +1,4 @@
-"""Render schedules for a terminal. Functions of values, without I/O."""
+"""Render schedules for a terminal. The functions do no I/O."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def schedule_table(schedules: Sequence[tuple[Schedule, datetime | None]]) -> Tab
     """Render the table of `schedules list`.
 
     Args:
-        schedules: Each schedule with its next time; None if it has no further time.
+        schedules: Each schedule with its next time, or with None if there is no further time.
 
     Returns:
         The table.
@@ -38,7 +38,7 @@ def schedule_table(schedules: Sequence[tuple[Schedule, datetime | None]]) -> Tab
 
 
 def schedule_view(schedule: Schedule, fires: Sequence[datetime]) -> RenderableType:
-    """Render a schedule with its next times and its last runs, the newest run first.
+    """Render a schedule with its next times and its last runs, newest run first.
 
     Args:
         schedule: The schedule.
@@ -51,7 +51,7 @@ def schedule_view(schedule: Schedule, fires: Sequence[datetime]) -> RenderableTy
 
 
 def times_of(spec: ScheduleSpec | None) -> str:
-    """Return the times of a definition in one line: the cron expression and its zone, or the only time."""
+    """Return the times of a definition in one line. The line is the cron expression with its zone, or the only time."""
     if spec is None:
         return ""
     return f"{spec.cron} {spec.timezone}" if spec.cron else f"at {_in_zone(spec.at, spec)}"

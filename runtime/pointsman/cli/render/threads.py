@@ -1,4 +1,4 @@
-"""Render threads for a terminal. Functions of values, without I/O."""
+"""Render threads for a terminal. The functions do no I/O."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def thread_table(threads: Sequence[Thread]) -> Table:
 
 
 def thread_view(thread: Thread) -> RenderableType:
-    """Render the turns of a thread, oldest first, after the summary of the turns before them.
+    """Render the summary of older turns, and then the turns of a thread, oldest first.
 
     Args:
         thread: The thread.

@@ -32,13 +32,13 @@ _STATUS_MARKS = {
 }
 _BAR_SIGNS = {"attempt": "━", "chat": "▪", "tool": "▪"}
 _UNDONE_STATUSES = ("failed", "skipped", "abandoned")
-_NAME_WIDTH = 44  # columns of the names: five levels and the longest name of a shipped tool
-_SHORT_NAME_WIDTH = 40  # with fewer columns for names, the operation, such as `invoke_agent`, is left out
+_NAME_WIDTH = 44  # columns of the names; enough for five levels and the longest name of a shipped tool
+_SHORT_NAME_WIDTH = 40  # if names have fewer columns, the operation, such as `invoke_agent`, is left out
 _OPERATION_PREFIXES = {"workflow": "invoke_workflow ", "task": "invoke_agent ", "tool": "execute_tool "}
 _BAR_WIDTH = 32  # columns of the time axis
 _NUMBERS_WIDTH = 20  # columns of the duration and the tokens, with margins
 _MAX_NOTE_WIDTH = 120  # columns of the detail of a node
-_COST_WIDTH = 9  # columns of the cost, with the margin: $12.3456
+_COST_WIDTH = 9  # columns of the cost, such as $12.3456, with the margin
 
 
 def render_tree(root: TraceNode, now: datetime, width: int = 140) -> RenderableType:
@@ -75,7 +75,7 @@ def render_tree(root: TraceNode, now: datetime, width: int = 140) -> RenderableT
     if not narrow:
         table.add_column("", no_wrap=True, overflow="ellipsis", max_width=room)
     for prefix, node in _rows(root, "", ""):
-        counted = node.kind != "publish"  # the workflow below has the numbers
+        counted = node.kind != "publish"  # the child workflow has the numbers
         took = _duration_text(node, now) if counted else ""
         tokens = f"{node.usage.tokens:,}" if counted and node.usage.tokens else ""
         paid = (format_dollars(node.usage.cost) if counted and node.usage.cost else "",) if costly else ()
@@ -93,7 +93,7 @@ def render_tree(root: TraceNode, now: datetime, width: int = 140) -> RenderableT
 
 
 def tree_height(root: TraceNode) -> int:
-    """Return the number of lines of the tree, without its header and the failures below it."""
+    """Return the number of lines of the tree, without the header and without the failures below the tree."""
     return sum(1 for _ in _rows(root, "", ""))
 
 
@@ -125,7 +125,7 @@ def _name(prefix: str, node: TraceNode, *, short: bool) -> Text:
 
 
 def _duration_text(node: TraceNode, now: datetime) -> Text | str:
-    """Return the duration, until now if the node is running; an empty text if the node has not started."""
+    """Return the duration, which ends now if the node is running; empty if the node has not started."""
     if node.started_at is None or node.status == "skipped":
         return ""
     if node.ended_at is None:
@@ -167,7 +167,7 @@ def _bar(node: TraceNode, start: datetime, end: datetime, now: datetime, width: 
 
 
 def _problems(root: TraceNode, room: int) -> Sequence[Text]:
-    """Return the failures whose details did not fit beside the tree, each once and whole."""
+    """Return the distinct failures whose details did not fit beside the tree, with their whole details."""
     lines: dict[str, Text] = {}
     for node in _walk(root):
         failed = node.kind not in ("publish", "workflow") and node.status in _UNDONE_STATUSES

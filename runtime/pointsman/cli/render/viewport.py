@@ -1,4 +1,4 @@
-"""Fit a growing trace to the height of a terminal: running tasks are shown, finished and waiting ones are grouped."""
+"""Fit a growing trace to the height of a terminal. Running tasks are shown; finished and waiting tasks are grouped."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _GROUP_TEXT = {
     "handed over": "handed over",
     "waiting": "waiting",
 }
-"""The tasks that share a line if the terminal has no room, by status, and the text of the line."""
+"""By status, the text of the line for a group of tasks, if the terminal has too few lines."""
 
 
 def fit_to_lines(root: TraceNode, lines: int) -> TraceNode:

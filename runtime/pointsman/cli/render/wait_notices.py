@@ -1,4 +1,4 @@
-"""Notices on standard error while a command waits for a workflow."""
+"""Print notices on standard error while a command waits for a workflow."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["NOTICE_AFTER_S", "notices", "report_outages", "report_waits"]
 
 NOTICE_AFTER_S = 3.0  # seconds without progress before a notice is printed; admission takes milliseconds
 _BROKER_CHECK_INTERVAL_S = 0.5  # seconds between two checks of the connection; a shorter outage is not reported
-_MAX_CHECK_INTERVAL_S = 60.0  # seconds between two checks for missing agents at most: a check reads the whole log
+_MAX_CHECK_INTERVAL_S = 60.0  # longest pause between two checks for missing agents; a check reads the whole log
 
 
 @asynccontextmanager
@@ -74,7 +74,7 @@ async def report_waits(client: Client, workflow: Workflow, *, questions: bool) -
                     entries = await client.entries(workflow.id)
                     root = build_trace(entries)
                     alive = await client.operations.live_names()
-            except PermissionDeniedError:  # a caller need not be allowed to read logs and cards
+            except PermissionDeniedError:  # the caller may have no right to read logs and cards
                 return
             for task in tasks_without_agent(at_time(root, datetime.now(UTC), alive)):
                 if task.detail not in reported:

@@ -1,1 +1,1 @@
-"""The session with the broker, the checks of doctor, ids, teams, and the processes of a local system."""
+"""The broker session, the checks of doctor, ids, teams, and the processes of a local system."""

@@ -1,4 +1,4 @@
-"""The checks of doctor: each compares the state of a namespace with its expected state."""
+"""The checks of doctor. Each check compares the state of a namespace with its expected state."""
 
 from __future__ import annotations
 
@@ -43,29 +43,29 @@ from pointsman_schemas.team import ANY, Team
 
 __all__ = ["check_requests", "check_retention", "check_supervisor", "check_tasks", "run_checks"]
 
-_RECHECK_DELAY_S = 0.5  # seconds: a live supervisor takes waiting messages within milliseconds
-_MAX_SHOWN_SUBJECTS = 5  # subjects without a reader that one line names
-_MAX_COUNTED = 1_000  # dead letters that are counted; doctor reports a larger number as "or more"
+_RECHECK_DELAY_S = 0.5  # in seconds; a live supervisor takes waiting messages within milliseconds
+_MAX_SHOWN_SUBJECTS = 5  # largest number of subjects in one line
+_MAX_COUNTED = 1_000  # largest number of dead letters that are counted; doctor reports more as "or more"
 _RETAINED_STREAMS: Sequence[StreamKind] = ("requests", "controls", "results", "work", "log")
 _RETENTION_TOLERANCE = timedelta(days=1)  # supervisors apply the retention every hour
-_MAX_WORKFLOWS = 100  # workflows whose tasks are checked
-_LATENCY_SAMPLES = 3  # measurements of the broker's latency
-_SLOW_BROKER_S = 0.25  # seconds: 500 times the latency of a broker on the same machine, more than between continents
+_MAX_WORKFLOWS = 100  # largest number of workflows whose tasks are checked
+_LATENCY_SAMPLES = 3  # number of measurements of the broker's latency
+_SLOW_BROKER_S = 0.25  # in seconds; 500 times the latency on one machine, and more than between continents
 
 
 async def run_checks(
     settings: Settings, team: Team | str | None, *, role: GrantRole | None = None, agents: Sequence[str] = ()
 ) -> AsyncGenerator[Check, None]:
-    """Run all checks, the local ones first.
+    """Run all checks. Local checks are first.
 
     Args:
         settings: The settings.
         team: The team whose processes are checked, or its name; None for no team.
-        role: The role whose rights are checked. Default: a role is searched if the inbox prefix belongs to a grant.
+        role: The role whose rights are checked. Default: the closest role, if the inbox prefix belongs to a grant.
         agents: The agents of a worker.
 
     Yields:
-        The result of each check. A broker that cannot be used is the last result.
+        The result of each check. If the broker cannot be used, this is the last result.
     """
     connected = False
     try:
@@ -73,7 +73,7 @@ async def run_checks(
             granted, missing = await check_rights(settings, team, role, agents)
             for check in missing:
                 yield check
-            if granted not in READING_ROLES:  # the other checks read all streams
+            if granted not in READING_ROLES:  # the other checks read all streams, which this role may not
                 return
         async with session(settings.url, settings.namespace) as client:
             connected = True
@@ -110,8 +110,8 @@ def _check_of_error(error: PointsmanError) -> Check:
     match error:
         case NotFoundError():
             advice = (
-                "start a supervisor or a worker, which creates the namespace, or give another one with --namespace or "
-                "POINTSMAN_NAMESPACE"
+                "start a supervisor or a worker, which creates the namespace, or name another namespace with "
+                "--namespace or POINTSMAN_NAMESPACE"
             )
             return Check("namespace", False, str(error), advice)
         case PermissionDeniedError():
@@ -124,7 +124,7 @@ def _check_of_error(error: PointsmanError) -> Check:
 
 
 async def _check_broker(client: Client, settings: Settings) -> Check:
-    """Measure the latency of the broker. The best of several samples counts: one long pause is not a slow broker."""
+    """Measure the latency of the broker. The best of several samples is used, because one long pause means nothing."""
     clock, samples = SystemClock(), list[float]()
     for _ in range(_LATENCY_SAMPLES):
         began = clock.monotonic()
@@ -135,7 +135,7 @@ async def _check_broker(client: Client, settings: Settings) -> Check:
     if client.bus.domain:
         own = "" if settings.jetstream_domain else " of this server; POINTSMAN_JETSTREAM_DOMAIN names another"
         finding += f", in the JetStream domain {client.bus.domain!r}{own}"
-    advice = "each step of a workflow needs several answers: check disk and CPU of the broker, then the network"
+    advice = "each step of a workflow needs several answers of the broker: check the disk, the CPU and the network"
     return Check("broker", latency < _SLOW_BROKER_S, finding, advice)
 
 
@@ -150,22 +150,22 @@ async def _check_streams(client: Client, team: Team | str | None, settings: Sett
         return Check("streams", False, "; ".join(losses), advice)
     if bounds := await stream_bounds(client.bus):
         edits = " and ".join(f"`nats stream edit {bound.partition(' ')[0]}`" for bound in bounds)
-        advice = f"a full stream deletes messages or refuses new ones; remove the limit with {edits}"
+        advice = f"a full stream deletes messages or refuses new messages; remove the limit with {edits}"
         return Check("streams", False, "; ".join(bounds), advice)
     return Check("streams", True, "no message is missing, and no stream has a limit")
 
 
 async def check_retention(client: Client, settings: Settings) -> Check:
-    """Check that the streams hold no message for longer than twice the message's retention period.
+    """Check that the streams contain no message that is older than twice its retention period.
 
-    The broker keeps a message of a workflow that has not ended, and also keeps all later messages.
+    A message of a workflow that has not ended stays in its stream, and so do all later messages.
 
     Args:
         client: The client.
         settings: The settings.
 
     Returns:
-        The result. Messages that are kept for longer than their retention period are named.
+        The result. It names messages that are older than their retention period.
     """
     kept, too_long, now = list[str](), False, await client.bus.time()
     for stream in _RETAINED_STREAMS:
@@ -183,7 +183,7 @@ async def check_retention(client: Client, settings: Settings) -> Check:
 
 
 def _check_live_models(alive: Mapping[str, Sequence[AgentCard]]) -> Check | None:
-    """Check the models that live workers have announced; None if no live agent has a model."""
+    """Check the models that live workers have announced. Return None if no live agent has a model."""
     agents: dict[str, list[str]] = {}
     for name, cards in alive.items():
         for model in sorted({card.model for card in cards if card.model}):
@@ -205,7 +205,7 @@ async def _check_dead_letters(client: Client) -> Check:
 
 
 async def check_supervisor(client: Client, team: str) -> Sequence[Check]:
-    """Check that a supervisor of a team is live and takes the waiting messages.
+    """Check that a supervisor of a team is live and receives the waiting messages.
 
     Args:
         client: The client.
@@ -232,12 +232,12 @@ async def check_supervisor(client: Client, team: str) -> Sequence[Check]:
 
 
 def _team_consumers(client: Client, team: str) -> tuple[DurableConsumer, ...]:
-    """Return the consumers of a team's requests, controls, results and timers."""
+    """Return the consumers for a team's requests, controls, results and timers."""
     return request_consumer(client.subjects, team), *input_consumers(client.subjects, team)
 
 
 async def check_requests(client: Client) -> Check:
-    """Check that each queued request has a live supervisor, and that each subject of requests names a team.
+    """Check that the team of each queued request has a live supervisor, and that each subject of requests names a team.
 
     Cancelled requests do not need a supervisor. The broker also stores a message on a subject with a literal wildcard,
     such as `pointsman.request.*.shop`, which no team reads.
@@ -274,7 +274,7 @@ async def check_requests(client: Client) -> Check:
 
 
 async def check_tasks(client: Client, team: Team | str | None) -> Check:
-    """Check that the agent of each running task is live, in the running workflows that were active last.
+    """Check that the agent of each running task is live, in the most recently active workflows.
 
     Args:
         client: The client.
@@ -308,7 +308,7 @@ def _team_name(team: Team | str) -> str:
 
 
 async def _check_team(client: Client, team: Team | str | None) -> Sequence[Check]:
-    """Check that all agents and skills that a team needs are live; without a definition, that any agent is live."""
+    """Check that all agents and skills of a team are live. If the definition is unknown, any live agent is enough."""
     alive = group_by_name(await client.operations.agents())
     checks = [] if team is None else [*await check_supervisor(client, _team_name(team))]
     if not isinstance(team, Team):
@@ -340,19 +340,19 @@ async def _check_team(client: Client, team: Team | str | None) -> Sequence[Check
 
 
 async def _check_cards(client: Client) -> Check:
-    """Check that the registry holds valid cards only."""
+    """Check that all cards in the registry are valid."""
     refused = await client.operations.refused_cards()
     finding = "; ".join(f"{key}: {reason}" for key, reason in refused.items())
-    advice = "their agents get no tasks: correct the cards, and announce them again"
+    advice = "agents with such cards get no tasks: correct the cards, and announce the cards again"
     return Check("cards", not refused, finding or "every card in the registry is valid", advice)
 
 
 def _check_versions(alive: Mapping[str, Sequence[AgentCard]], now: datetime) -> Check:
-    """Check that the instances of an agent have the same code, after a rolling update, and the same schemas."""
+    """Check that the instances of an agent have the same code and schemas, for example after a rolling update."""
     found = [f"{name}: {mixed}" for name, cards in alive.items() if (mixed := mixed_queue(cards, now))]
     advice = (
-        "tasks go to any instance: after an update, stop the old ones; for two different agents, rename one, or run "
-        "each for its team with `pointsman worker --team`"
+        "tasks go to any instance: after an update, stop the old instances; if these are two agents, rename one "
+        "agent, or run each agent for its team with `pointsman worker --team`"
     )
     updating = [
         f"{name} has {' and '.join(revisions)}"
@@ -364,9 +364,9 @@ def _check_versions(alive: Mapping[str, Sequence[AgentCard]], now: datetime) -> 
 
 
 def _check_definitions(teams: Mapping[str, Sequence[AgentCard]]) -> Check:
-    """Check that all supervisors of a team have the same definition: any supervisor may get a request."""
+    """Check that all supervisors of a team have the same definition, because any supervisor may get a request."""
     found = [f"{name}: {difference}" for name, cards in teams.items() if (difference := definition_difference(cards))]
-    advice = "requests go to any supervisor: start all with one definition, or give one of the teams another name"
+    advice = "requests go to any supervisor: start all supervisors with one definition, or rename one of the teams"
     return Check("definitions", not found, "; ".join(found) or "the same for all supervisors of each team", advice)
 
 
@@ -387,7 +387,7 @@ async def _check_prices(team: Team | str | None, alive: Mapping[str, Sequence[Ag
 
 
 def _check_handlers(alive: Mapping[str, Sequence[AgentCard]]) -> Check:
-    """Check that cancelled handlers have stopped: a handler that still runs uses memory and CPU."""
+    """Check that cancelled handlers have stopped, because a running handler uses memory and CPU."""
     found = [f"{name}: {orphaned}" for name, cards in alive.items() if (orphaned := orphaned_handlers(cards))]
     advice = (
         "check `context.cancelled` in plain functions, and do not catch CancelledError; a restart of the worker stops "
@@ -397,7 +397,7 @@ def _check_handlers(alive: Mapping[str, Sequence[AgentCard]]) -> Check:
 
 
 async def _check_ack_waits(client: Client, alive: Mapping[str, Sequence[AgentCard]]) -> Check:
-    """Check that all processes that share a queue have the same acknowledgement deadline: the longest one applies."""
+    """Check that all processes of a queue have the same acknowledgement deadline. The longest deadline applies."""
     teams = sorted({card.name for card in await client.operations.teams()})
     consumers = [consumer for name in teams for consumer in _team_consumers(client, name)]
     depths = await gather_batched(client.bus.depth(consumer.name, consumer.stream) for consumer in consumers)
@@ -407,12 +407,12 @@ async def _check_ack_waits(client: Client, alive: Mapping[str, Sequence[AgentCar
         for name, depth in zip([*(consumer.name for consumer in consumers), *alive], depths, strict=True)
         if depth and depth.ack_waits
     ]
-    advice = "the longest one applies; start all processes that share a queue with the same POINTSMAN_ACK_WAIT"
+    advice = "the longest deadline applies; start all processes that share a queue with the same POINTSMAN_ACK_WAIT"
     return Check("ack deadlines", not found, "; ".join(found) or "the same for all processes of a queue", advice)
 
 
 async def _check_shares(client: Client, alive: Mapping[str, Sequence[AgentCard]]) -> Check:
-    """Check that no handoffs of several teams wait behind each other in the queue of an agent without a team."""
+    """Check that handoffs of several teams do not wait behind each other in the queue of an agent without a team."""
     found = await describe_shared_queues(client, alive)
     advice = (
         "the queue is first in, first out: for fair shares, list the agent in own_agents of each team, and start its "

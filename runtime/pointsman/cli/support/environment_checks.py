@@ -1,4 +1,4 @@
-"""The checks of doctor that need no namespace: the rights, the model and the telemetry of this process."""
+"""The checks of doctor that need no namespace. They check the rights, the model and the telemetry of this process."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ __all__ = ["READING_ROLES", "check_own_model", "check_rights", "check_telemetry"
 
 READING_ROLES = (GrantRole.SUPERVISOR, GrantRole.OPERATOR, GrantRole.DASHBOARD, GrantRole.OBSERVER)
 """The roles that may read all streams."""
-_CONNECT_TIMEOUT_S = 2.0  # seconds to connect to the telemetry collector, which is near
+_CONNECT_TIMEOUT_S = 2.0  # seconds to connect to the telemetry collector, which is usually in the same network
 
 
 async def check_rights(
     settings: Settings, team: Team | str | None, role: GrantRole | None, agents: Sequence[str]
 ) -> tuple[GrantRole | None, Sequence[Check]]:
-    """Check that the user has the rights of a role. Without a role, check the role that lacks the fewest rights.
+    """Check that the user has the rights of a role. If no role is given, check the role with the fewest missing rights.
 
-    A role that lacks half of its rights is not the role of the user.
+    If half of the rights of a role are missing, this is not the role of the user.
 
     Args:
         settings: The settings.
         team: The team of the process, or its name; None for no team.
-        role: The role; None to find the role by trying.
+        role: The role; None to try all roles.
         agents: The agents of a worker.
 
     Returns:
-        The role, and one result for each missing right, or one result if no right is missing. The role is None if none
-        fits.
+        The role, and one result for each missing right. If no right is missing, there is one result. The role is None
+        if no role fits.
     """
     from pointsman.grants.probe import count_rights, grant_of, possible_grants, refused_rights
 
@@ -48,7 +48,8 @@ async def check_rights(
     else:
         possible = possible_grants(settings, teams=teams, agents=agents)
         found = [(each, await refused_rights(settings, each)) for each in possible]
-        # A user may have some teams of its role: without the names of the teams, only a role without a gap fits.
+        # A user may have only some teams of its role. If the teams are unknown, only a role without missing rights
+        # fits.
         tried = [
             (grant, refused)
             for grant, refused in found
@@ -58,7 +59,7 @@ async def check_rights(
         if not tried:
             advice = "name the role with --role, a team as TEAM, and the agents of a worker with --agent"
             return None, [Check("rights", False, "no role fits the user of this process", advice)]
-        # If two roles lack equally many rights, the role with more rights is chosen.
+        # If equally many rights of two roles are missing, the role with more rights is chosen.
         chosen, refused = min(
             tried, key=lambda each: (len(each[1]), -len(permissions(each[0], settings.namespace).publish))
         )
@@ -72,7 +73,7 @@ async def check_rights(
 
 
 async def check_own_model(settings: Settings) -> Check:
-    """Check the key, URL, proxy and CA file of the model of this command's environment. Nothing is sent.
+    """Check the key, URL, proxy and CA file of the model in this command's environment. Nothing is sent.
 
     Args:
         settings: The settings.
@@ -101,7 +102,7 @@ async def check_own_model(settings: Settings) -> Check:
 
 
 async def check_telemetry() -> Check:
-    """Check that the telemetry collector of this command's environment accepts connections.
+    """Check that the telemetry collector in this command's environment accepts connections.
 
     Returns:
         The result.
@@ -112,7 +113,7 @@ async def check_telemetry() -> Check:
     try:
         parts = urlsplit(endpoint)
         host, port = parts.hostname, parts.port or (443 if parts.scheme == "https" else 80)
-    except ValueError:  # not an address, or not a port
+    except ValueError:  # the address or the port is not valid
         host, port = None, 0
     if host is None:
         return Check("telemetry", False, f"the endpoint is {endpoint!r}", "set a URL, such as http://127.0.0.1:4318")

@@ -1,4 +1,4 @@
-"""Ids as a person types them: whole, or a unique beginning."""
+"""Find ids by the typed text, which is a whole id or a unique beginning of an id."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pointsman_schemas.ids import workflow_id_for
 __all__ = ["resolve_dead_letter", "resolve_question_id", "resolve_workflow_id"]
 
 _ID_LENGTH = len(workflow_id_for("", ""))
-_MAX_LISTED = 5  # ids that an error lists when several have the same beginning
+_MAX_LISTED = 5  # largest number of ids in an error about several ids with the same beginning
 
 
 async def resolve_workflow_id(client: Client, given: str) -> str:
@@ -23,7 +23,7 @@ async def resolve_workflow_id(client: Client, given: str) -> str:
         given: The id, or its beginning with at least one character after `wf_`.
 
     Returns:
-        The id; or `given`, if no recent workflow has this beginning.
+        The id; `given` if no recent workflow has this beginning.
 
     Raises:
         ConfigurationError: Several workflows have this beginning.
@@ -34,7 +34,7 @@ async def resolve_workflow_id(client: Client, given: str) -> str:
 
 
 async def resolve_question_id(client: Client, given: str) -> str:
-    """Return the id of a question, which is the id of the workflow, a hyphen and a short suffix.
+    """Return the id of a question. It consists of the id of the workflow, a hyphen and a short suffix.
 
     Args:
         client: The client.

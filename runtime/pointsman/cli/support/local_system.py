@@ -1,4 +1,4 @@
-"""A local system: a broker, a supervisor and agents as child processes of a command."""
+"""Run a local system, which is a broker, a supervisor and agents as child processes of a command."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _CONNECTION_SETTINGS = (
     "JETSTREAM_DOMAIN",
     "REPLICAS",
 )
-_READY_TIMEOUT_S = 60.0  # seconds for all processes to start; six interpreters on one slow core need about ten
+_READY_TIMEOUT_S = 60.0  # seconds for all processes to start; six interpreters on one slow core need about ten seconds
 _POLL_INTERVAL_S = 0.05  # seconds between two checks for live agents
 _MIN_NAME_WIDTH = 14  # columns for the names of processes
 
@@ -75,11 +75,11 @@ async def local_system(
         target: A module or a file.
         settings: The settings.
         home: A folder for data and logs.
-        team: Run the team of the target, with its supervisor. If False, run the agents alone.
+        team: True to run the supervisor and the agents of the target's team. False to run only the agents.
         search_path: An additional folder in which the processes look for modules. Default: none.
 
     Yields:
-        A client of the broker, once all processes are live.
+        A client of the broker, after all processes are live.
 
     Raises:
         ConfigurationError: The target does not define an agent that its team needs.
@@ -133,7 +133,7 @@ def working_directory(directory: Path | None, prefix: str) -> Path:
 
 @contextmanager
 def exclusive_lock(home: Path) -> Iterator[None]:
-    """Hold a lock on a folder: two brokers on one store destroy the store. The kernel releases the lock at exit.
+    """Lock a folder, because two brokers with one store destroy the store. The kernel releases the lock at exit.
 
     Args:
         home: The folder.
@@ -181,14 +181,14 @@ def child_processes(
     """
     environment = {"POINTSMAN_URL": broker.url, "POINTSMAN_NAMESPACE": settings.namespace}
     if settings.health_port is not None:
-        environment["POINTSMAN_HEALTH_PORT"] = "0"  # a free port for each process: two processes cannot share a port
+        environment["POINTSMAN_HEALTH_PORT"] = "0"  # a free port for each process; processes cannot share a port
     if search_path is not None:
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(search_path), variable("PYTHONPATH"))))
     return ChildProcesses(home, environment)
 
 
 async def start_children(children: ChildProcesses, target: str | None, workers: Mapping[str, Sequence[str]]) -> None:
-    """Start all processes at the same time. They find each other over the broker, in any order.
+    """Start all processes at the same time. The order does not matter, because they communicate only over the broker.
 
     Args:
         children: The child processes.
@@ -216,7 +216,7 @@ async def wait_for_all(
         client: The client.
         agents: The agents.
         team: The team; None for no supervisor.
-        json: Print each process that is live, as JSON or as text; None prints nothing.
+        json: Print each live process as JSON if True, as text if False, and not at all if None.
         began: The monotonic time at which the command started.
         timeout: Seconds to wait. Default: 60.
 
@@ -246,7 +246,7 @@ def print_ready(name: str, began: float, *, json: bool, width: int = _MIN_NAME_W
     Args:
         name: The name of the process.
         began: The monotonic time at which the command started.
-        json: Print JSON instead of text.
+        json: True to print JSON, False to print text.
         width: Columns for the name. Default: 14.
     """
     after = time.monotonic() - began
@@ -294,7 +294,7 @@ def print_connection_settings(
         broker: The broker.
         home: The folder for data and logs.
         agents: The number of agents.
-        kept: The folder is kept after the command. Default: True.
+        kept: True if the folder is kept after the command. Default: True.
     """
     terminal, model = console(), selected_model(settings.model)
     if model == "offline":

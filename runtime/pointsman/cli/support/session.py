@@ -1,4 +1,4 @@
-"""The session of a command with the broker."""
+"""Connect a command to the broker."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from pointsman.settings import Settings, misspelled_variables
 __all__ = ["Execution", "Session", "broker_command", "session", "settings_for"]
 
 Session: TypeAlias = Callable[..., AbstractAsyncContextManager[Client]]
-"""The parameter by which a command connects: `async with session() as client`, with the options of `session`."""
+"""Parameter of a command, for its connection: `async with session() as client`, with the arguments of `session`."""
 
 Execution: TypeAlias = Coroutine[Any, Any, Code | None]
-"""The execution of a command in an event loop, with the exit code; None stands for success."""
+"""The coroutine of a command. It returns the exit code, or None for success."""
 
 _OPTIONS = (
     Parameter("url", Parameter.KEYWORD_ONLY, default=None, annotation=Url),
@@ -31,14 +31,14 @@ _OPTIONS = (
 
 
 def broker_command(function: Callable[..., Execution]) -> Callable[..., Code]:
-    """Make a command of a coroutine function: the command has the options `--url` and `--namespace`.
+    """Make a command of a coroutine function. The command has the options `--url` and `--namespace`.
 
     Args:
-        function: The function. Its first parameter is a `Session`. A function that reads standard input is a plain
-            function that returns the coroutine: Ctrl-C does not interrupt a read within an event loop.
+        function: The function. Its first parameter is a `Session`. A function that reads standard input must be a plain
+            function that returns a coroutine, because Ctrl-C does not interrupt a read within an event loop.
 
     Returns:
-        The command. It runs the coroutine in an event loop of its own.
+        The command. It runs the coroutine in its own event loop.
     """
     own = inspect.signature(function, eval_str=True)
     first = [each for name, each in own.parameters.items() if name not in ("session", "json")]
@@ -53,12 +53,12 @@ def broker_command(function: Callable[..., Execution]) -> Callable[..., Code]:
 
 
 def settings_for(url: str | None, namespace: str | None, *, log_level: str | None = None) -> Settings:
-    """Load the settings of a command: options first, then the environment.
+    """Load the settings of a command. Options replace the settings of the environment.
 
     Args:
         url: The value of `--url`, or None.
         namespace: The value of `--namespace`, or None.
-        log_level: The log level if the environment sets none. Default: `info`.
+        log_level: The log level if the environment does not set a level. Default: `info`.
 
     Returns:
         The settings.
@@ -72,7 +72,7 @@ def settings_for(url: str | None, namespace: str | None, *, log_level: str | Non
 
 @asynccontextmanager
 async def session(url: str | None, namespace: str | None, *, create: bool = False) -> AsyncIterator[Client]:
-    """Connect a client for one command. Log errors only: the command prints everything else.
+    """Connect a client for one command. Only errors are logged, because the command prints everything else.
 
     Args:
         url: The value of `--url`, or None.

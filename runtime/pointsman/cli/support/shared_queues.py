@@ -1,4 +1,4 @@
-"""Find the agents whose queue has waiting handoffs of several teams."""
+"""Find the agents in whose queue handoffs of several teams wait."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ async def describe_shared_queues(client: Client, alive: Mapping[str, Sequence[Ag
         alive: The cards of the live agents, by name.
 
     Returns:
-        One text for each such queue. A backlog is more handoffs than the slots of all instances.
+        One text for each such queue. A backlog means that there are more handoffs than slots of all instances.
     """
     shared = {name: cards for name, cards in alive.items() if cards[0].owner is None}
     depths = await gather_batched(map(client.operations.queue_depth, shared))

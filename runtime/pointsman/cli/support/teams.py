@@ -21,14 +21,14 @@ __all__ = [
 
 
 async def is_admitted(client: Client, workflow: Workflow) -> bool:
-    """Return True if a supervisor has admitted the workflow. A workflow that is not admitted has no log.
+    """Return True if a supervisor has admitted the workflow, so that the workflow has a log.
 
     Args:
         client: The client.
         workflow: The workflow.
 
     Returns:
-        True also for a user that may not read logs.
+        True if the workflow is admitted, or if the user may not read logs.
     """
     try:
         with client.bus.optional_requests(""):
@@ -38,20 +38,20 @@ async def is_admitted(client: Client, workflow: Workflow) -> bool:
 
 
 def orphaned_handlers(cards: Sequence[AgentCard]) -> str:
-    """Return the number of cancelled handlers that still run, as text; an empty text for 0."""
+    """Return the number of cancelled handlers that still run, as text; empty for 0."""
     count = sum(card.orphaned_handlers for card in cards)
     return f"{count} cancelled handler{'' if count == 1 else 's'} still running" if count else ""
 
 
 def definition_difference(cards: Sequence[AgentCard]) -> str:
-    """Return the different definitions of one team; an empty text if there is no difference."""
+    """Return the different definitions of one team as text; empty if there is no difference."""
     counts = team_definitions(cards)
     shown = ", ".join(f"{version[:8]} ({count})" for version, count in counts.items())
     return f"{len(counts)} different definitions: {shown}" if len(counts) > 1 else ""
 
 
 def reported_problems(cards: Sequence[AgentCard]) -> str:
-    """Return the problems that the instances of one agent have announced, each once."""
+    """Return the distinct problems that the instances of one agent have announced."""
     return "; ".join(dict.fromkeys(problem for card in cards for problem in card.problems))
 
 

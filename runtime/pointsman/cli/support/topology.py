@@ -1,4 +1,4 @@
-"""The processes that a team needs: its supervisor, its agents, and the shipped roles that the team does not define."""
+"""Find the processes that a team needs, which are its supervisor, its agents, and shipped agents for missing roles."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from pointsman_schemas.team import Team
 
 __all__ = ["SHIPPED_TEAM", "SHIPPED_WORKERS", "Topology", "demo_topology", "topology_of"]
 
-# Names, not imports: the package of shipped agents may not be imported here.
+# Names, not imports, because this package may not import the package of shipped agents.
 SHIPPED_TEAM = "pointsman_agents.customer_service"
 _SHIPPED_ROLES = {name: f"pointsman_agents.{name}" for name in ("planner", "synthesizer", "classifier")}
 SHIPPED_WORKERS: Mapping[str, Sequence[str]] = {
     **{name: [_SHIPPED_ROLES[name]] for name in ("planner", "synthesizer")},
     **{name: [f"{SHIPPED_TEAM}.{name}"] for name in ("billing", "technical", "account")},
 }
-"""The workers of the demo team: a process for each agent."""
+"""The workers of the demo team. Each agent has a process."""
 
 
 @dataclass(frozen=True, slots=True)
 class Topology:
     """The processes of a team. `workers` maps the name of a child process to the targets that it runs.
 
-    `agents` are the agents of all workers, `missing` the agents that the team needs and that no worker runs.
+    `agents` are the agents of all workers. `missing` are the agents that the team needs and that no worker runs.
     """
 
     team: Team
@@ -36,7 +36,7 @@ class Topology:
 
 
 def topology_of(target: str | None) -> Topology:
-    """Find a target's processes: one for its teams, one for its agents, and one for each shipped role that it needs.
+    """Find a target's processes: one for its teams, one for its agents, and one for each shipped role that is missing.
 
     Args:
         target: A module or a file with a team; None for the demo team.
@@ -67,5 +67,5 @@ def topology_of(target: str | None) -> Topology:
 
 
 def demo_topology() -> Topology:
-    """Return the processes of the demo team. Imports the team."""
+    """Import the demo team, and return its processes."""
     return Topology(app.load_team(SHIPPED_TEAM), SHIPPED_TEAM, SHIPPED_WORKERS, frozenset(SHIPPED_WORKERS))

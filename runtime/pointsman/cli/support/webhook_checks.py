@@ -1,4 +1,4 @@
-"""The checks of doctor for webhooks: a service runs, deliveries are not late, and no endpoint is disabled."""
+"""The checks of doctor for webhooks. A service must run, no delivery may be late, and no endpoint may be disabled."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from pointsman.webhooks.observer import Observation, Observer
 
 __all__ = ["check_webhooks"]
 
-_LATE = timedelta(minutes=5)  # a service takes a delivery within seconds, also with many of them
-_MAX_SHOWN = 3  # disabled endpoints that one line names
+_LATE = timedelta(minutes=5)  # a service takes a delivery within seconds, also if there are many deliveries
+_MAX_SHOWN = 3  # largest number of disabled endpoints in one line
 
 
 async def check_webhooks(client: Client) -> Sequence[Check]:
@@ -53,11 +53,11 @@ def _check_service(seen: Observation, now: datetime) -> Check:
     finding = f"{number} endpoint{'' if number == 1 else 's'}, {waiting}"
     if not service.running:
         return Check(
-            "webhooks", False, f"{finding}, and no webhook service runs", "start one: `pointsman webhooks run`"
+            "webhooks", False, f"{finding}, and no webhook service runs", "start a service: `pointsman webhooks run`"
         )
     late = now - (seen.oldest_due or now)
     if late > _LATE:
-        advice = "start another `pointsman webhooks run`, or raise POINTSMAN_WEBHOOK_CONCURRENCY"
+        advice = "start a further `pointsman webhooks run`, or raise POINTSMAN_WEBHOOK_CONCURRENCY"
         return Check(
             "webhooks", False, f"{finding}, the oldest attempt is {format_seconds(late.total_seconds())} late", advice
         )

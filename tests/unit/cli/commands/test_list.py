@@ -68,4 +68,4 @@ def test_empty_list_with_filters_points_to_the_list_without(
 
     workflows.list_(team, status=["failed"], url=None, namespace=None, json=False)
 
-    assert capsys.readouterr().out == "No workflow matches. `pointsman list` shows the newest ones.\n"
+    assert capsys.readouterr().out == "No workflow matches. `pointsman list` shows the newest workflows.\n"
