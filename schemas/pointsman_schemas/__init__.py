@@ -1,1 +1,1 @@
-"""The words on the wire: events, plans, cards, envelopes, subjects, ids. Imports pydantic and nothing of ours."""
+"""Define the wire contract: events, plans, cards, envelopes, subjects and ids. The only dependency is pydantic."""

@@ -1,4 +1,4 @@
-"""The AsyncAPI 3.0 document of the bus: one table of channels, with the subjects that `Subjects` builds.
+"""Generate the AsyncAPI 3.0 document of the bus from one table of channels, with the subjects that `Subjects` builds.
 
 AsyncAPI's NATS binding describes only queue groups of core NATS. Streams and durable consumers of JetStream are in
 `x-jetstream` fields.
@@ -59,8 +59,8 @@ EVENTS: tuple[type[Event], ...] = (
 )
 """All events, in the order in which they occur in a workflow. The last events do not belong to a workflow."""
 
-_CONTRACT_VERSION = "1.0.0"  # of the contract: major when an event's version changes, minor when something is added
-_ATTEMPT = 1_000_000_007  # placeholder of {attempt} in an address, because the builders need a number
+_CONTRACT_VERSION = "1.0.0"  # the major number changes with an event's version, the minor number with additions
+_ATTEMPT = 1_000_000_007  # stands for {attempt} in an address, because the builders need a number
 _SUBJECTS = Subjects("_namespace_")  # builds addresses: `_name_` becomes `{name}`
 
 _PARAMETERS = {
@@ -115,8 +115,9 @@ _CHANNELS = (
         "request",
         _SUBJECTS.request("_team_", "_caller_"),
         "REQUESTS",
-        "Requests of callers to a team. Bare JSON without headers is accepted. With `ce-id` (else `Nats-Msg-Id`), a "
-        "request that is sent twice starts one workflow.",
+        "Requests of callers to a team. Bare JSON without headers is accepted. If a request "
+        "has the header `ce-id` or, without it, `Nats-Msg-Id`, the request starts only one workflow, even if "
+        "it is sent twice.",
         (Request,),
         (("caller", "Start a workflow."),),
         (("supervisor", "Start a workflow, once."),),
@@ -126,10 +127,11 @@ _CHANNELS = (
         "handoff",
         _SUBJECTS.handoff("_agent_", "_team_", "_workflow_", "_task_", _ATTEMPT),
         "WORK",
-        "One attempt at one task, for one agent. The subject is unique to the attempt, so a handoff that is sent twice "
-        "is stored once. In a namespace with POINTSMAN_UNSYNCED_HANDOFFS the stream is {NAMESPACE}_HANDOFFS. A handoff "
-        "with the header `pointsman-resent` may have a result already: look for the result first. A cancellation takes "
-        "the place of the handoff of a task whose result is no longer needed: acknowledge the cancellation.",
+        "One attempt at one task, for one agent. Each attempt has its own subject, so a "
+        "handoff that is sent twice is stored once. In a namespace with POINTSMAN_UNSYNCED_HANDOFFS the "
+        "stream is {NAMESPACE}_HANDOFFS. A handoff with the header `pointsman-resent` may have a result "
+        "already, so look for the result first. If the result of a task is no longer needed, a cancellation "
+        "replaces the handoff of the task. Acknowledge the cancellation.",
         (Handoff, Cancellation),
         (("supervisor", "Send a task to an agent."),),
         (("agent", "Do the task, publish its result on `return_to`, then acknowledge."),),
@@ -140,8 +142,9 @@ _CHANNELS = (
         "step",
         _SUBJECTS.step("_agent_", "_team_", "_workflow_", "_task_", _ATTEMPT, "_name_"),
         "RESULTS",
-        "An answer of a model or a result of a tool within an attempt. Publish with "
-        "`Nats-Expected-Last-Subject-Sequence: 0` before acting on it. A redelivered attempt continues from its steps.",
+        "An answer of a model or a result of a tool within an attempt. Publish a step with "
+        "`Nats-Expected-Last-Subject-Sequence: 0` before you act on the answer or the result. A redelivered "
+        "attempt continues after its stored steps.",
         (Step,),
         (("agent", "Store a step of a tool loop."),),
         (("agent", "Continue an attempt whose worker has died."),),
@@ -162,8 +165,9 @@ _CHANNELS = (
         "control",
         _SUBJECTS.control("_team_", "_workflow_", "_action_", "_actor_", "_id_"),
         "CONTROLS",
-        "Commands of a person or a system to a running workflow. The action is also in the body. A command about a "
-        "schedule has the action `schedule` or `schedule-others`, and the id of the schedule in place of the workflow.",
+        "Commands of a person or a system to a running workflow. The body repeats the action. "
+        "A command about a schedule has the action `schedule` or `schedule-others`, and the id of the "
+        "schedule instead of the workflow.",
         (Control, ScheduleChange),
         (("caller", "Control a running workflow, or change a schedule."),),
         (("supervisor", "Execute the command, once."),),
@@ -174,7 +178,7 @@ _CHANNELS = (
         "audit",
         _SUBJECTS.audit("_action_", "_actor_", "_id_"),
         "CONTROLS",
-        "Records of operations that leave no trace in the log of a workflow. The action is also in the body.",
+        "Records of operations that the log of a workflow does not record. The body repeats the action.",
         (Audit,),
         (("caller", "Record an operation."),),
         (("reader", "List the operations."),),
@@ -183,8 +187,9 @@ _CHANNELS = (
         "timer",
         _SUBJECTS.timer("_team_", "_workflow_", "_name_"),
         "WORK",
-        "A timer that fired. The broker publishes it from the schedule of the same workflow; the supervisor refuses "
-        "every other message. The timer of a schedule has the id of the schedule in place of the workflow.",
+        "A timer that fired. The broker publishes the timer from a scheduled message of the "
+        "same workflow. The supervisor refuses any other message. The timer of a schedule has the id of the "
+        "schedule instead of the workflow.",
         (Timer, ScheduleTimer),
         (),
         (("supervisor", "Check the deadlines of the workflow, or the times of the schedule."),),
@@ -195,8 +200,8 @@ _CHANNELS = (
         "timerSchedule",
         _SUBJECTS.schedule("_team_", "_workflow_", "_name_"),
         "WORK",
-        "A scheduled message of JetStream: a timer. `Nats-Schedule-Target` is the subject on which the broker "
-        "publishes it.",
+        "A timer as a scheduled message of JetStream. `Nats-Schedule-Target` is the subject on "
+        "which the broker publishes the timer.",
         (Timer, ScheduleTimer),
         (("supervisor", "Schedule a timer."),),
         (),
@@ -205,8 +210,8 @@ _CHANNELS = (
         "handoffSchedule",
         _SUBJECTS.retry("_team_", "_workflow_", "_name_"),
         "WORK",
-        "A scheduled message of JetStream: a handoff that is delayed before a retry, in the stream of handoffs. An "
-        "empty message in its place ends the schedule.",
+        "The delayed handoff of a retry, as a scheduled message of JetStream in the stream of "
+        "handoffs. An empty message on the same subject ends the schedule.",
         (Handoff,),
         (("supervisor", "Schedule a handoff."),),
         (),
@@ -224,7 +229,7 @@ _CHANNELS = (
         "event",
         _SUBJECTS.event("_team_", "_workflow_", "_agent_", "_name_"),
         "RESULTS",
-        "Reports of agents at work, kept as long as the log.",
+        "Reports of agents about running attempts. The reports are kept as long as the log.",
         (Progress,),
         (("agent", "Report progress, a tool call, a model call or a domain event."),),
         (("reader", "Follow a workflow."),),
@@ -242,9 +247,10 @@ _CHANNELS = (
         "message",
         _SUBJECTS.message("_agent_", "_team_", "_workflow_", _ATTEMPT).replace(str(_ATTEMPT), "_number_"),
         "LOG",
-        "The messages to a workflow so far, for an agent at work on one of its tasks. `number` is the newest number.",
+        "All messages to a workflow so far, for an agent that works on one of its tasks. "
+        "`number` is the number of the newest message.",
         (UserMessages,),
-        (("supervisor", "Give the messages to an agent at work."),),
+        (("supervisor", "Send the messages to an agent with a running attempt."),),
         (("agent", "Read the newest messages between two steps of an attempt."),),
     ),
     _Channel(
@@ -253,23 +259,29 @@ _CHANNELS = (
         "LOG",
         "The record of a schedule. Each message is the whole schedule, stored by compare-and-set.",
         (ScheduleRecord,),
-        (("supervisor", "Decide about a command, a time or the end of a run."),),
+        (("supervisor", "Decide on a command, a fire or the end of a run."),),
         (("reader", "Read the times and the runs of a schedule."),),
     ),
     _Channel(
         "question",
         _SUBJECTS.question("_team_", "_workflow_", "_id_"),
         "LOG",
-        "A question to a person. It is open until a control event answers it or it expires.",
+        "A question to a person. The question is open until a control event answers the "
+        "question or the question expires.",
         (Question,),
         (("supervisor", "Ask a person."),),
-        (("reader", "Show the request to a person, and publish the answer below `reply_to`."),),
+        (
+            (
+                "reader",
+                "Show the question to a person, and publish the answer on a subject that begins with `reply_to`.",
+            ),
+        ),
     ),
     _Channel(
         "cancellation",
         _SUBJECTS.cancelled("_team_", "_workflow_"),
         None,
-        "Tasks whose results are no longer needed. Core NATS: only current subscribers receive it.",
+        "Tasks whose results are no longer needed. Only current subscribers receive the message (core NATS).",
         (Cancellation,),
         (("supervisor", "Let agents stop early."),),
         (("agent", "Stop the attempt."),),
@@ -278,7 +290,7 @@ _CHANNELS = (
         "delta",
         _SUBJECTS.delta("_team_", "_workflow_", "_agent_"),
         None,
-        "Text that a model is writing. Core NATS: only current subscribers receive it.",
+        "Text that a model is writing. Only current subscribers receive the message (core NATS).",
         (Delta,),
         (("agent", "Publish the text while it is written."),),
         (("reader", "Show the text while it is written."),),
@@ -308,7 +320,7 @@ _CHANNELS = (
 
 
 def document(schemas: Mapping[str, str]) -> dict[str, Any]:
-    """Generate the AsyncAPI document. Its payloads refer to the schema files in the same folder.
+    """Generate the AsyncAPI document. The payloads in the document refer to the schema files in the same folder.
 
     Args:
         schemas: The schema files of models that are only parts of messages, by the names of the models.
@@ -322,8 +334,8 @@ def document(schemas: Mapping[str, str]) -> dict[str, Any]:
             "title": "Pointsman",
             "version": _CONTRACT_VERSION,
             "description": "The messages between the processes of Pointsman over NATS JetStream. The id of an "
-            "operation begins with the peer that performs it. Any system that publishes requests is a caller, and any "
-            "process that consumes handoffs under a name is an agent.",
+            "operation begins with the peer that performs the operation. A caller is any system that "
+            "publishes requests. An agent is any process that consumes the handoffs for an agent's name.",
         },
         "defaultContentType": "application/json",
         "servers": {
@@ -354,11 +366,12 @@ def document(schemas: Mapping[str, str]) -> dict[str, Any]:
                 for kind, subjects in _subjects_by_stream().items()
             },
             "buckets": {
-                "{NAMESPACE}_AGENTS": "Key-value: the AgentCard of every live instance under `{agent}.{instance}`, "
-                "refreshed as its heartbeat. The key has the name and the instance of the card, and the card has at "
-                "most 65,536 bytes; every other entry is ignored.",
-                "{NAMESPACE}_ARTIFACTS": "Object store (ADR-20): the bodies that are too large for a message, by the "
-                "SHA-256 of their content.",
+                "{NAMESPACE}_AGENTS": "Key-value bucket. The key `{agent}.{instance}` has the AgentCard of a live "
+                "instance, and each heartbeat of the instance writes the card again. An entry is ignored if "
+                "its key differs from the name and the instance of the card, or if the card has more than "
+                "65,536 bytes.",
+                "{NAMESPACE}_ARTIFACTS": "Object store (ADR-20) of the bodies that are too large for a message. The "
+                "name of an object contains the SHA-256 of the body.",
             },
             "NAMESPACE": "The namespace in capitals.",
         },
@@ -388,7 +401,8 @@ def _operation(channel: _Channel, action: str, who: str, why: str) -> tuple[str,
         "messages": [{"$ref": f"#/channels/{channel.name}/messages/{name}"} for name in _message_names(channel)],
     }
     if action == "receive" and channel.consumer:
-        # No binding: a `queue` of the NATS binding is a queue group of core NATS, in which nothing is acknowledged.
+        # There is no binding, because a `queue` of the NATS binding is a queue group of core NATS, without
+        # acknowledgements.
         operation["x-jetstream"] = {
             "stream": f"{{NAMESPACE}}_{channel.stream}",
             "consumer": {
@@ -396,7 +410,7 @@ def _operation(channel: _Channel, action: str, who: str, why: str) -> tuple[str,
                 "type": "pull",
                 "ack_policy": "explicit",
                 "filter_subject": _address(channel.consumes or channel.address),
-                "description": "One durable consumer for all processes of the same name. Acknowledge each message.",
+                "description": "One durable consumer for all processes with the same name. Acknowledge each message.",
             },
         }
     return f"{who}{verb}{channel.name[0].upper()}{channel.name[1:]}", operation
@@ -420,8 +434,9 @@ def _headers() -> dict[str, Any]:
     text = {"type": "string"}
     return {
         "type": "object",
-        "description": "CloudEvents 1.0 NATS binding, binary mode: values are percent-encoded, names are read in any "
-        "case. Structured mode (`Content-Type: application/cloudevents+json`) is accepted as well.",
+        "description": "CloudEvents 1.0 NATS binding in binary mode. Values are percent-encoded, and names "
+        "may be in upper or lower case. Structured mode (`Content-Type: application/cloudevents+json`) is "
+        "also accepted.",
         "required": ["ce-specversion", "ce-id", "ce-type", "ce-source"],
         "properties": {
             "ce-specversion": {"const": "1.0"},
@@ -432,12 +447,16 @@ def _headers() -> dict[str, Any]:
             "ce-subject": {"type": "string", "description": "The workflow's id."},
             "ce-datacontenttype": {"const": "application/json"},
             "ce-dataschema": {"type": "string", "description": "The `$id` of the body's JSON Schema."},
-            "ce-correlationid": {"type": "string", "description": "The caller's id, carried by every event."},
+            "ce-correlationid": {
+                "type": "string",
+                "description": "The caller's id, which every event of the workflow has.",
+            },
             "ce-causationid": {"type": "string", "description": "The id of the event that caused this one."},
             "ce-dataref": {
                 "type": "string",
                 "pattern": "^nats-object://[^/]+/[^/?]+\\?size=[0-9]+&sha256=[0-9a-f]{64}$",
-                "description": "For a message without a body: the body in the object store, its size and its digest.",
+                "description": "For a message without a body: the URL of the body in the object store, with "
+                "the size and the digest of the body.",
             },
             "ce-traceparent": {"type": "string", "description": "W3C trace context of the origin."},
             "traceparent": {"type": "string", "description": "W3C trace context of this hop."},

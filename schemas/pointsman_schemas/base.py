@@ -1,4 +1,4 @@
-"""The base classes of wire models and of options that authors write."""
+"""Define the base classes of wire models and of options that authors write."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ ModelT = TypeVar("ModelT", bound=BaseModel)
 class Options(BaseModel):
     """A base of models that people write in code.
 
-    An unknown keyword argument of the constructor is a `TypeError`, as with any function, also within a dict that is
-    given for a model. Models that pydantic reads from data still ignore unknown fields.
+    An unknown keyword argument of the constructor raises `TypeError`, as with any function. The same applies to an
+    unknown key in a dict that is given instead of a model. Models that pydantic reads from data still ignore unknown
+    fields.
     """
 
     model_config = ConfigDict(defer_build=True)
@@ -39,12 +40,12 @@ class Options(BaseModel):
                     _check_within(model, name, value)
             self.__pydantic_validator__.validate_python(given, self_instance=self)
 
-        # pydantic reads data without a call of a constructor that has this mark.
+        # with this mark on the constructor, pydantic reads data without a call of the constructor
         __init__.__pydantic_base_init__ = True
 
 
 class Frozen(Options):
-    """The base of wire models: immutable, compared by value; unknown fields are ignored when data is read."""
+    """The base of wire models. They are immutable and compared by value. Unknown fields of data are ignored."""
 
     model_config = ConfigDict(frozen=True, defer_build=True)
 
@@ -53,9 +54,9 @@ _CONTAINERS = (dict, list, tuple)
 
 
 def make_valid(model: type[ModelT], **fields: Any) -> ModelT:
-    """Make an instance of a model from values that were validated before, without validating the values again.
+    """Make an instance of a model from valid values, without a second validation.
 
-    `model_construct` takes 1.5 times as long, because it looks for aliases and defaults.
+    `model_construct` takes 1.5 times as long, because `model_construct` searches for aliases and defaults.
 
     Args:
         model: The class.

@@ -1,4 +1,4 @@
-"""The card of an agent: its abilities and its address, announced in the registry while the agent is live."""
+"""Define the card of an agent, which the agent announces in the registry while the agent is live."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SHOWN_DIGEST_CHARS = 8
 
 
 class Role(StrEnum):
-    """The role of a task. All roles except `work` belong to the orchestration, and plans may not use them."""
+    """The role of a task. All roles except `work` belong to the orchestration, and plans may not use these roles."""
 
     WORK = "work"
     PLAN = "plan"
@@ -35,17 +35,18 @@ class AgentCard(Frozen):
     name: AgentName = Field(description="The name of the agent, shared by all of its instances.")
     version: str = Field(
         default="1.0.0",
-        description="The version. For a team, a digest of its definition, equal in all of its supervisors.",
+        description="The version. For a team: a digest of its definition, equal in all supervisors of the team.",
     )
     digest: str = Field(
         default="",
         max_length=64,
-        description="A digest of the agent's code, equal in all instances with the same code. Empty if unknown.",
+        description="A digest of the agent's code, equal in all instances with the same code; empty if unknown.",
     )
     owner: TeamName | None = Field(
         default=None,
-        description="The team to which the agent belongs, and whose plans alone may use the agent. The name of the "
-        "agent then begins with the team's name and `--`. Without an owner, every team may use the agent.",
+        description="The team to which the agent belongs. Only plans of this team may use the agent, and "
+        "the agent's name begins with the team's name and `--`. Without an owner, every team may use the "
+        "agent.",
     )
     problems: tuple[str, ...] = Field(
         default=(), max_length=16, description="Problems that the instance found at its start, for operators."
@@ -59,30 +60,32 @@ class AgentCard(Frozen):
     output_schema: JsonSchema = Field(default={}, description="JSON Schema of the output.")
     model: str | None = Field(default=None, description="The model that the agent uses.")
     fallback: AgentName | None = Field(
-        default=None, description="The agent that receives a task when the attempts of this agent are used up."
+        default=None, description="The agent that receives a task after all attempts of this agent have failed."
     )
     concurrency: int = Field(
-        default=8, ge=1, le=10_000, description="Number of tasks that one instance runs at a time."
+        default=8, ge=1, le=10_000, description="Number of tasks that one instance runs at the same time."
     )
     max_in_flight: int = Field(
         default=1_000,
         ge=1,
         le=100_000,
-        description="Number of tasks that all instances together run at a time, enforced by the broker.",
+        description="Number of tasks that all instances together run at the same time. The broker enforces this limit.",
     )
-    timeout: float = Field(default=120.0, gt=0, description="Upper limit of one attempt, in seconds.")
+    timeout: float = Field(default=120.0, gt=0, description="Time limit of one attempt, in seconds.")
     team: bool = Field(default=False, description="True if the agent is a team, which starts a workflow for each task.")
     agents: Literal["*"] | tuple[AgentName, ...] = Field(
         default="*", description="For a team: the agents that its plans may use; `*` for all."
     )
     reacts_to: tuple[Token, ...] = Field(default=(), description="Events that give the agent a task in a choreography.")
     approval: Literal["required"] | None = Field(
-        default=None, description="`required` if a person must allow each task of the agent."
+        default=None, description="`required` if a person must approve each task of the agent."
     )
     instance: str = Field(default="", description="The id of the instance.")
     started_at: AwareDatetime | None = Field(default=None, description="Start of the instance.")
     orphaned_handlers: int = Field(
-        default=0, ge=0, description="Threads and handlers of the instance that were cancelled and have not stopped."
+        default=0,
+        ge=0,
+        description="Number of threads and handlers of the instance that were cancelled but have not stopped.",
     )
 
     @model_validator(mode="after")
@@ -96,12 +99,12 @@ class AgentCard(Frozen):
 
     @property
     def revision(self) -> str:
-        """Version and digest of the code, such as `1.0.0+3f9ac1d2`. Two revisions are two different agents."""
+        """Version and digest of the code, such as `1.0.0+3f9ac1d2`. Different revisions are different agents."""
         if not self.digest:
             return self.version
         return f"{self.version}{'.' if '+' in self.version else '+'}{self.digest[:_SHOWN_DIGEST_CHARS]}"
 
     @property
     def input_output_schemas(self) -> tuple[object, object]:
-        """Input and output schema, which must be equal in all instances: a task goes to any of them."""
+        """Input and output schema. They must be equal in all instances, because any instance may receive a task."""
         return self.input_schema, self.output_schema

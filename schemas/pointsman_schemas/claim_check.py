@@ -1,4 +1,4 @@
-"""References to event bodies that are too large for a message and are stored in the object store (claim check).
+"""Define references to event bodies that are too large for a message and are stored in the object store (claim check).
 
 A reference is the CloudEvents attribute `dataref` of a message without a body:
 `nats-object://POINTSMAN_ARTIFACTS/NAME?size=3145728&sha256=HEX`.
@@ -16,9 +16,9 @@ __all__ = ["DATAREF_HEADER", "MAX_BODY_BYTES", "Claim"]
 
 DATAREF_HEADER = "ce-dataref"
 MAX_BODY_BYTES = 8_388_608
-"""Default of the largest event, in bytes: eight times the broker's default of a message.
+"""Default size of the largest event, in bytes: eight times the broker's default for a message.
 
-A process can still hold a hundred such events in memory.
+The memory of a process has room for a hundred such events.
 """
 
 _REFERENCE_PATTERN = re.compile(

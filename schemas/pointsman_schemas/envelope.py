@@ -1,11 +1,11 @@
-"""The CloudEvents 1.0 NATS binding: attributes in headers (binary mode) or around the data (structured mode).
+"""Encode and decode the CloudEvents 1.0 NATS binding, with attributes in headers (binary) or in the body (structured).
 
-Writers send binary mode with lower-case names; readers match any case. Readers take structured mode if `Content-Type`
-begins with `application/cloudevents`, or if there is no CloudEvents header and the body is a JSON object with the
-required attributes, as Dapr publishes it.
+Pointsman writes binary mode with lower-case names, and reads names in any case. A message is read in structured mode in
+two cases. First, `Content-Type` begins with `application/cloudevents`. Second, there is no CloudEvents header and the
+body is a JSON object with the required attributes. Dapr publishes the second form.
 
-Events carry two trace contexts, as the specification requires: `traceparent` is the context of this hop, and
-`ce-traceparent` the context of the origin.
+Events have two trace contexts, as the specification requires. `traceparent` is the context of this hop, and
+`ce-traceparent` is the context of the event's origin.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ _REQUIRED_ATTRIBUTES = ("specversion", "id", "source", "type")
 _SAFE_BYTES = bytes({*range(0x21, 0x7F)} - set(b'"%'))  # printable ASCII except space, " and %
 _EXTENSION_NAME = re.compile(
     r"[a-z0-9]{1,64}"
-)  # CloudEvents allows lower-case letters and digits, which a header can carry
+)  # CloudEvents allows lower-case letters and digits; all of them are valid in a header
 _POINTSMAN_TYPE = re.compile(
     r"io\.pointsman\.([a-z-]+)\.(v\d+)"
-)  # event types with a schema in schemas/json, which has an $id of this form
+)  # event types with a schema in schemas/json; the $id of the schema has this form
 _KNOWN_ATTRIBUTES = frozenset(
     {
         "specversion",
@@ -64,13 +64,14 @@ class Envelope(NamedTuple):
         source: The source, such as `/pointsman/agent/billing`.
         time: The time of the event.
         subject: The workflow id.
-        correlation_id: The caller's id, carried by every event of a workflow.
+        correlation_id: The caller's id, which every event of a workflow has.
         causation_id: The id of the event that caused this event.
-        dataschema: The `$id` of the body's JSON Schema. If None, `encode` derives it from a type of Pointsman.
+        dataschema: The `$id` of the body's JSON Schema. If None, `encode` computes the `$id` for an event type of
+            Pointsman.
         traceparent: The W3C trace context of this hop.
         tracestate: The W3C trace state of this hop.
         origin_traceparent: The W3C trace context of the event's origin.
-        extensions: Attributes that this release does not use.
+        extensions: Attributes that Pointsman does not use.
     """
 
     id: str
@@ -88,7 +89,7 @@ class Envelope(NamedTuple):
 
 
 def encode(envelope: Envelope) -> dict[str, str]:
-    """Encode an event in binary mode. Values are percent-encoded, so that no value can end its line.
+    """Encode an event in binary mode. Values are percent-encoded, so no value can contain a line break.
 
     Args:
         envelope: The attributes of the event.
@@ -119,7 +120,7 @@ def encode(envelope: Envelope) -> dict[str, str]:
     for name, value in envelope.extensions.items():
         headers[f"ce-{name}"] = value
     every = "".join(headers.values())
-    if not every.isascii() or every.encode().translate(None, _SAFE_BYTES):  # rare: then each value is checked
+    if not every.isascii() or every.encode().translate(None, _SAFE_BYTES):  # rare, so only here each value is checked
         headers = {name: _percent_encode(value) for name, value in headers.items()}
     if envelope.traceparent is not None and envelope.tracestate:
         headers["tracestate"] = _is_printable(envelope.tracestate)
@@ -204,7 +205,7 @@ def _lower_case_names(names: tuple[str, ...]) -> tuple[str, ...]:
 
 @lru_cache(256)
 def _attributes(names: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
-    """Return the headers that carry an attribute, each with the name of the attribute."""
+    """Return the headers with CloudEvents attributes, each with the name of its attribute."""
     return tuple((name, name[3:]) for name in names if name.startswith("ce-"))
 
 
@@ -226,7 +227,7 @@ def _decode_structured(lower: Mapping[str, str], content_type: str, body: bytes)
 
 
 def _structured_event(body: bytes) -> dict[str, JsonValue] | None:
-    """Return the object of a body in structured mode without a `Content-Type`; None for any other body."""
+    """Return the event of a body in structured mode without a `Content-Type`; None for any other body."""
     if b'"specversion"' not in body:
         return None
     try:
@@ -242,7 +243,7 @@ def _read_structured(event: dict[str, JsonValue], lower: Mapping[str, str]) -> t
     if encoded is None:
         body = compact_json(data)
     elif data is not None:
-        raise UndecodableEventError("the event has both data and data_base64; send one of them")
+        raise UndecodableEventError("the event has both data and data_base64; send only data or only data_base64")
     else:
         body = _decode_base64(encoded)
     attributes = {name.lower(): _text(name, value) for name, value in event.items() if value is not None}
@@ -257,7 +258,7 @@ def _decode_base64(encoded: JsonValue) -> bytes:
 
 
 class EventIdentity(NamedTuple):
-    """The attributes that identify an event, as far as they can be read.
+    """The attributes that identify an event. An attribute that cannot be read is empty.
 
     Attributes:
         id: The id; empty if it cannot be read.
@@ -271,7 +272,7 @@ class EventIdentity(NamedTuple):
 
 
 def read_identity(headers: Mapping[str, str] | None, body: bytes) -> EventIdentity:
-    """Read the identity of an event that `decode` refuses, so that the refusal reaches the event's own workflow.
+    """Read the identity of an event that `decode` refuses. The refusal needs it to reach the event's workflow.
 
     Args:
         headers: The headers of the message.
@@ -398,5 +399,5 @@ def _is_printable(value: str) -> str:
 def _percent_decode(value: str, name: str) -> str:
     try:
         return unquote_to_bytes(value).decode("utf-8")
-    except UnicodeError:  # not UTF-8 after decoding, or not before
+    except UnicodeError:  # not UTF-8, before or after the decoding
         raise UndecodableEventError(f"the header {name} is not percent-encoded UTF-8") from None

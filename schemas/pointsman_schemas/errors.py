@@ -1,4 +1,4 @@
-"""The base of all errors that Pointsman raises, and the errors of the wire contract."""
+"""Define the base of all errors of Pointsman, and the errors of the wire contract."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class InvalidTokenError(ContractError):
 
 
 class UndecodableEventError(ContractError):
-    """Headers or body do not have the form of their event type."""
+    """The headers or the body do not match the event type."""
 
     kind = "undecodable"
 
@@ -61,6 +61,6 @@ class OversizeEventError(ContractError):
 
 
 class NotJsonError(ContractError):
-    """A Python value has no form in strict JSON. The message names the path to the value."""
+    """A Python value cannot be converted to strict JSON. The message names the path to the value."""
 
     kind = "not_json"

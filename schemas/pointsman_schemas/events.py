@@ -1,4 +1,4 @@
-"""The bodies of the events on the bus.
+"""Define the bodies of the events on the bus.
 
 Readers ignore unknown fields. Times have a zone. Money is in US dollars.
 """
@@ -61,15 +61,16 @@ __all__ = [
 ]
 
 MAX_DEADLINE_S = 315_360_000
-"""Longest time limit of a workflow or an attempt: ten years of 365 days. Dates beyond it can leave the calendar."""
+"""Longest time limit of a workflow or an attempt, in seconds: ten years of 365 days. A longer limit could lead to a
+date after the year 9999."""
 MAX_RETRY_AFTER_S = 86_400
 """Upper limit of `retry_after`, in seconds: one day."""
 
 ATTEMPT_STARTED = "begun"
-"""The `name` of the `progress` report of a worker that an attempt has begun."""
+"""The `name` of the `progress` report with which a worker reports the start of an attempt."""
 
 MAX_QUESTIONS_AT_ONCE = 32
-"""Most questions with which one attempt may end."""
+"""Largest number of questions with which one attempt may end."""
 
 MAX_QUESTION_CHARS = 4_000
 """Longest text of a question, in characters."""
@@ -84,14 +85,14 @@ Text = Annotated[str, Field(max_length=200_000)]
 
 
 class Event(Options):
-    """The base of bodies that travel as a message of their own.
+    """The base of the bodies of whole messages.
 
-    NaN and Infinity are refused when an event is made, because they would be written as null.
+    An event with NaN or Infinity is refused when it is made, because JSON would contain null instead.
 
     Attributes:
-        event_type: The CloudEvents type, version included.
-        max_depth: Allowed nesting when the body is read. 200 is the JSON parser's own limit. Events whose data becomes
-            part of other events have a lower one.
+        event_type: The CloudEvents type, with its version.
+        max_depth: Deepest nesting that a reader accepts. The limit of the JSON parser is 200. The limit is lower for
+            events whose data becomes part of other events.
     """
 
     model_config = ConfigDict(frozen=True, defer_build=True, allow_inf_nan=False)
@@ -100,7 +101,7 @@ class Event(Options):
 
     @classmethod
     def short_name(cls) -> str:
-        """Return the name within the type: `request` for `io.pointsman.request.v1`.
+        """Return the name in the event type, such as `request` for `io.pointsman.request.v1`.
 
         Returns:
             The name.
@@ -147,17 +148,17 @@ class Usage(Part):
 
 
 class PlanUsage(Part):
-    """Tasks and re-plans that a team used, all teams below it included."""
+    """Tasks and re-plans that a team and all teams below it have used."""
 
     tasks: int = Field(default=0, ge=0, description="Number of planned tasks.")
-    replans: int = Field(default=0, ge=0, description="Number of plans made again.")
+    replans: int = Field(default=0, ge=0, description="Number of re-plans.")
 
     def __add__(self, other: PlanUsage) -> PlanUsage:
         return PlanUsage(tasks=self.tasks + other.tasks, replans=self.replans + other.replans)
 
 
 class Budget(Part):
-    """Upper limits of usage. In a handoff it is the share of the attempt. A limit of None is unlimited."""
+    """Upper limits of usage; None means unlimited. The limits in a handoff are the share of the attempt."""
 
     calls: Annotated[int, Field(strict=True, ge=0)] | None = Field(default=None, description="Model calls.")
     tokens: Annotated[int, Field(strict=True, ge=0)] | None = Field(
@@ -175,7 +176,7 @@ class Budget(Part):
 
 
 class ErrorKind(StrEnum):
-    """Kinds of failed attempts. Agents in other languages may use other kinds: on the wire the field is text."""
+    """Kinds of failed attempts. On the wire, the field is text, so agents in other languages may use other kinds."""
 
     HANDLER = "handler_error"
     INVALID_INPUT = "invalid_input"
@@ -209,7 +210,7 @@ class AttemptError(Part):
     message: str = Field(description="The error in one or two sentences.")
     detail: str = Field(
         default="",
-        description="The text of the exception behind the error, for operators. Models and callers do not receive it.",
+        description="The text of the exception that caused the error. Only operators receive this text.",
     )
     retryable: bool = Field(default=False, description="True if another attempt may succeed.")
     retry_after: Annotated[float, Field(ge=0, le=MAX_RETRY_AFTER_S)] | None = Field(
@@ -218,7 +219,7 @@ class AttemptError(Part):
 
     @property
     def for_operators(self) -> str:
-        """The message, with the detail if there is one."""
+        """The message, followed by the detail if the error has a detail."""
         return f"{self.message}: {self.detail}" if self.detail else self.message
 
     @property
@@ -228,7 +229,7 @@ class AttemptError(Part):
 
 
 def _text_or_object(value: object) -> object:
-    """Validate a text or an object with one error, where the union would report an error for each of its members."""
+    """Validate a text or an object with only one error. The union would report an error for each of its members."""
     if isinstance(value, str | Mapping) and value != "":
         return value
     raise PydanticCustomError("text_or_object", "text that is not empty, or an object, is expected")
@@ -247,25 +248,29 @@ class Request(Event):
     max_depth: ClassVar[int] = MAX_DEPTH + 4
 
     input: RequestInput = Field(
-        description="The request: a text, or an object for teams that expect fields. Of an object, a team with a "
-        "fixed plan reads the inputs of its tasks in `inputs`, by task id."
+        description="The request: a text, or an object for teams that expect fields. A team with a fixed "
+        "plan reads the inputs of its tasks from the field `inputs` of an object, by task id."
     )
     deadline: Annotated[float, Field(strict=True, ge=0.001, le=MAX_DEADLINE_S)] | None = Field(
         default=None,
-        description="Seconds from the start of the workflow to its deadline; at most the team's limit, the default.",
+        description="Seconds from the start of the workflow to its deadline. The default, and the maximum, "
+        "is the team's limit.",
     )
     budget: Budget | None = Field(
-        default=None, description="Limits of this workflow; they only lower the team's limits."
+        default=None, description="Limits of this workflow. They can only be lower than the team's limits."
     )
     metadata: dict[str, JsonValue] = Field(default={}, description="Facts about the request, such as a customer's id.")
     files: tuple[File, ...] = Field(
         default=(), exclude_if=not_, description="Files in the object store that belong to the request."
     )
     correlation_id: Annotated[str, Field(min_length=1, max_length=256)] | None = Field(
-        default=None, description="The caller's id, carried by every event; for callers that send no headers."
+        default=None,
+        description="The caller's id, which every event of the workflow has. For callers that send no headers.",
     )
     thread: Token | None = Field(
-        default=None, description="The thread of which the request is the next turn; a new id begins a thread."
+        default=None,
+        description="The id of a thread. The request becomes the next turn of the thread; a new id begins "
+        "a new thread.",
     )
     reply_to: Annotated[str, Field(pattern=r"^[!-)+-=?-~]{1,200}$")] | None = Field(
         default=None, description="A core NATS subject that receives a copy of the outcome."
@@ -273,7 +278,7 @@ class Request(Event):
 
 
 class Gap(Part):
-    """A task without a result in the answer, and the reason."""
+    """A task whose result is missing in the answer, and the reason."""
 
     task_id: TaskId = Field(description="The task.")
     agent: OptionalAgentName = Field(description="The agent of the task; empty if no agent had the skill.")
@@ -281,7 +286,7 @@ class Gap(Part):
 
 
 class TaskReport(Part):
-    """The result of a task, as dependent tasks and the synthesizer receive it."""
+    """The result of a task, in the form for dependent tasks and the synthesizer."""
 
     task_id: TaskId = Field(description="The task.")
     agent: OptionalAgentName = Field(description="The agent of the task; empty if no agent had the skill.")
@@ -295,11 +300,11 @@ class TaskReport(Part):
 class QuestionRequest(Part):
     """A question of an agent that a person must answer before the task continues.
 
-    A question about a `tool` asks for approval of one call. A question for `information` asks for a value.
+    A question about a `tool` requests the approval of one call. A question for `information` requests a value.
     """
 
     about: Literal["tool", "information"] = Field(
-        default="tool", description="The subject: a tool call that a person must allow, or information."
+        default="tool", description="The subject of the question: a tool call that needs an approval, or information."
     )
     tool: str = Field(default="", description="The name of the tool.")
     arguments: dict[str, JsonValue] = Field(default={}, description="The arguments of the call.")
@@ -308,13 +313,16 @@ class QuestionRequest(Part):
     )
     text: str = Field(default="", max_length=MAX_QUESTION_CHARS, description="For information: the question.")
     input_schema: dict[str, JsonValue] | None = Field(
-        default=None, description="JSON Schema of the answer, or of arguments that a person gives instead."
+        default=None,
+        description="JSON Schema of the answer, or of the arguments with which a person may replace the "
+        "call's arguments.",
     )
     timeout: Annotated[float, Field(ge=0.001, le=MAX_DEADLINE_S)] | None = Field(
-        default=None, description="Seconds to wait for the answer; at most the team's limit, the default."
+        default=None,
+        description="Seconds until the question expires. The default, and the maximum, is the team's limit.",
     )
     has_default: bool = Field(default=False, description="True if `default` is the answer when the question expires.")
-    default: JsonValue = Field(default=None, description="The answer that counts when the question expires.")
+    default: JsonValue = Field(default=None, description="The answer that is used if the question expires.")
 
 
 class Answer(Part):
@@ -325,33 +333,35 @@ class Answer(Part):
     key: str = Field(default="", description="For information: the key of the question.")
     text: str = Field(default="", description="For information: the question.")
     verdict: Verdict = Field(
-        description="The answer. `expired` means that no answer arrived in time; without a default that counts as "
-        "rejected."
+        description="The verdict. `expired` means that no answer arrived in time. Without a default "
+        "answer, `expired` counts as `rejected`."
     )
     input: JsonValue = Field(
         default=None,
-        description="The answer or the default of a question for information; the arguments of a tool call to use "
-        "instead, if the person changed them.",
+        description="For information: the answer or the default. For a tool call: the new arguments, if "
+        "the person changed the arguments.",
     )
     reason: str = Field(default="", description="The person's reason.")
-    by: str = Field(default="", description="The actor: the user of the broker who answered.")
+    by: str = Field(default="", description="The actor, which is the broker's user who answered.")
 
 
 class PastTurn(Part):
     """An earlier turn of a thread."""
 
     number: int = Field(ge=1, description="The number of the turn in its thread.")
-    request: str = Field(description="The request, cut if it was long.")
-    answer: str = Field(default="", description="The answer, cut if it was long.")
+    request: str = Field(description="The request; the beginning of a long request.")
+    answer: str = Field(default="", description="The answer; the beginning of a long answer.")
     status: str = Field(default="completed", description="The status of the outcome.")
 
 
 class History(Part):
-    """The earlier turns of a thread, as agents receive them."""
+    """The earlier turns of a thread, in the form for agents."""
 
     summary: str = Field(default="", description="A summary of the turns before `turns`.")
     turns: tuple[PastTurn, ...] = Field(default=(), description="The newest turns, in order.")
-    left_out: int = Field(default=0, ge=0, description="Number of turns that neither `turns` nor `summary` covers.")
+    left_out: int = Field(
+        default=0, ge=0, description="Number of turns that are missing in both `turns` and `summary`."
+    )
 
 
 class UserMessage(Part):
@@ -359,14 +369,14 @@ class UserMessage(Part):
 
     number: int = Field(ge=1, description="The number of the message in its workflow, from 1.")
     text: str = Field(max_length=MAX_MESSAGE_CHARS, description="The message.")
-    by: str = Field(default="", description="The actor: the user of the broker who sent the message.")
+    by: str = Field(default="", description="The actor, which is the broker's user who sent the message.")
     at: AwareDatetime = Field(description="Time at which the workflow recorded the message.")
 
 
 class UserMessages(Event):
     """All messages to a workflow so far, for an agent that works on one of its tasks.
 
-    The newest message on `{ns}.message.{agent}.{team}.{workflow}.*` has all messages of the messages before.
+    The newest event on `{ns}.message.{agent}.{team}.{workflow}.*` also has the messages of all earlier events.
     """
 
     event_type: ClassVar[str] = "io.pointsman.messages.v1"
@@ -388,31 +398,34 @@ class Handoff(Event):
     role: Role = Field(default=Role.WORK, description="The role of the task.")
     intent: str = Field(description="The task, in one or two sentences.")
     input: JsonValue = Field(default=None, description="The input of the task.")
-    context: tuple[TaskReport, ...] = Field(default=(), description="Results of the tasks that this task depends on.")
+    context: tuple[TaskReport, ...] = Field(default=(), description="Results of the tasks on which this task depends.")
     files: tuple[File, ...] = Field(
-        default=(), exclude_if=not_, description="Files of the request. The results in `context` have further files."
+        default=(), exclude_if=not_, description="Files of the request. The results in `context` may have more files."
     )
     return_to: str = Field(description="The subject on which the agent publishes its result.")
-    deadline: AwareDatetime = Field(description="Time after which the result is no longer accepted.")
-    idempotency_key: str = Field(description="A key for side effects, equal for all attempts at the task.")
+    deadline: AwareDatetime = Field(description="Time from which the result is not accepted any more.")
+    idempotency_key: str = Field(description="An idempotency key for side effects, equal for all attempts at the task.")
     budget: Budget | None = Field(default=None, description="The budget of this attempt.")
-    feedback: str = Field(default="", description="The reason why the output of the last attempt was rejected.")
+    feedback: str = Field(default="", description="The reason for which the output of the last attempt was rejected.")
     depth: int = Field(default=0, ge=0, description="Number of teams above the team that sends the handoff.")
-    event: str = Field(default="", description="The domain event to react to; the input is its data.")
+    event: str = Field(
+        default="",
+        description="The domain event to which the task reacts. The input of the task is the data of the event.",
+    )
     history: History | None = Field(
         default=None, description="The earlier turns of the thread, for a turn of a thread."
     )
     messages: tuple[UserMessage, ...] = Field(
         default=(),
         exclude_if=not_,
-        description="Messages to the workflow before this attempt. Later ones are on "
+        description="Messages that the workflow received before this attempt. Later messages are on "
         "`{ns}.message.{agent}.{team}.{workflow}.*`.",
     )
     answers: tuple[Answer, ...] = Field(
         default=(), description="Answers of persons to questions of the attempts in `continued_attempts`."
     )
     continued_attempts: tuple[int, ...] = Field(
-        default=(), description="Earlier attempts that this attempt continues after an answer."
+        default=(), description="Earlier attempts that ended with a question and are continued by this attempt."
     )
 
 
@@ -434,7 +447,7 @@ class Result(Event):
     attempt: int = Field(ge=1, description="The number of the attempt, from 1.")
     agent: AgentName = Field(description="The agent that made the attempt.")
     status: Literal["succeeded", "failed", "refused"] = Field(
-        description="The status. `refused` means that the agent declined the task."
+        description="The status. `refused` means that the agent has declined the task."
     )
     output: JsonValue = Field(default=None, description="The output of an attempt that succeeded.")
     error: AttemptError | None = Field(default=None, description="The error of an attempt that did not succeed.")
@@ -446,7 +459,8 @@ class Result(Event):
     gaps: tuple[Gap, ...] = Field(default=(), description="Gaps in the output of a team.")
     plan_usage: PlanUsage | None = Field(
         default=None,
-        description="Tasks and re-plans that a team used. A team that omits it counts as having used its whole budget.",
+        description="Tasks and re-plans that a team has used. If the field is missing, the whole budget of "
+        "the team counts as used.",
     )
     events: tuple[EmittedEvent, ...] = Field(default=(), description="Domain events that the agent emitted.")
     files: tuple[File, ...] = Field(
@@ -455,8 +469,8 @@ class Result(Event):
     questions: tuple[QuestionRequest, ...] = Field(
         default=(),
         max_length=MAX_QUESTIONS_AT_ONCE,
-        description="Questions to a person. The attempt has failed with `needs_answer`, and the task is dispatched "
-        "again when each question has an answer.",
+        description="Questions to a person. The attempt has failed with `needs_answer`. The task is "
+        "dispatched again when all questions have an answer.",
     )
     messages_read: int = Field(
         default=0,
@@ -478,14 +492,14 @@ class StepToolCall(Part):
 
     id: str = Field(description="The id of the call, unique within the answer.")
     name: str = Field(description="The name of the tool.")
-    arguments: str = Field(description="The arguments as the model wrote them, usually JSON.")
+    arguments: str = Field(description="The arguments in the form that the model wrote, usually JSON.")
 
 
 class Step(Event):
-    """An answer of a model or a result of a tool within an attempt, stored before it is acted on.
+    """An answer of a model or a result of a tool within an attempt. The step is stored before the attempt continues.
 
-    If the worker dies, the next delivery of the attempt repeats only the calls without a stored step. `usage`,
-    `confidence` and `replan_hint` of the steps become part of the attempt's result, and no usage is in two steps.
+    If the worker dies, the next delivery of the attempt repeats only the calls without a stored step. The attempt's
+    result includes `usage`, `confidence` and `replan_hint` of the steps. No usage is counted in two steps.
     """
 
     event_type: ClassVar[str] = "io.pointsman.step.v1"
@@ -495,9 +509,10 @@ class Step(Event):
     attempt: int = Field(ge=1, description="The number of the attempt, from 1.")
     agent: AgentName = Field(description="The agent that makes the attempt.")
     name: Token = Field(
-        description="`answer-2` is the answer of turn 2, `result-2-0` the result of its first tool call, `call-KEY` a "
-        "call that was made because a person had approved it, `event-KEY` an event that a tool emitted, "
-        "`messages-2` and `messages-KEY` the messages to the workflow that were read there."
+        description="The name of the step. `answer-2` is the answer of turn 2. `result-2-0` is the result "
+        "of the first tool call of turn 2. `call-KEY` is a call that a person has approved. `event-KEY` is "
+        "an event that a tool emitted. `messages-2` and `messages-KEY` are the messages to the workflow that "
+        "were read in that turn or call."
     )
     text: str = Field(default="", description="The text of an answer.")
     calls: tuple[StepToolCall, ...] = Field(default=(), description="Tool calls of an answer.")
@@ -507,7 +522,8 @@ class Step(Event):
     model: str = Field(default="", description="The model that answered.")
     provider_state: dict[str, JsonValue] | None = Field(
         default=None,
-        description="Opaque data of an answer that its provider needs back with the next request, such as signatures.",
+        description="Opaque data of an answer, such as signatures. The next request to the provider must "
+        "contain this data.",
     )
     usage: Usage = Field(default=Usage(), description="Usage of this step.")
     confidence: Annotated[float, Field(ge=0, le=1)] | None = Field(
@@ -520,23 +536,23 @@ class Step(Event):
 class Control(Event):
     """A command of a person or a system to a running workflow.
 
-    The subject names the workflow, the action and the actor: the user of the broker who published it.
+    The subject names the workflow, the action and the actor. The actor is the broker's user who published the command.
     """
 
     event_type: ClassVar[str] = "io.pointsman.control.v1"
     max_depth: ClassVar[int] = MAX_DEPTH + 4
 
     action: Literal["cancel", "replay", "approve", "reject", "answer", "resume", "tell"] = Field(
-        description="The command, as in the subject."
+        description="The command; the same as in the subject."
     )
     task_id: TaskId | None = Field(default=None, description="The task to replay.")
     round: Annotated[int, Field(ge=1)] | None = Field(
         default=None,
-        description="With `resume`: the round that ended. A workflow in another round ignores the command. "
-        "Without a value, the newest round is resumed.",
+        description="With `resume`: the round that ended. A workflow in a different round ignores the "
+        "command. Without a value, the command resumes the newest round.",
     )
     question: Token | None = Field(
-        default=None, description="The question that `approve`, `reject` or `answer` answers."
+        default=None, description="With `approve`, `reject` or `answer`: the id of the question."
     )
     input: JsonValue = Field(
         default=None,
@@ -550,9 +566,10 @@ class Control(Event):
 class Question(Event):
     """A question of a workflow to a person, stored on `{ns}.question.{team}.{workflow}.{id}`.
 
-    To answer, publish a control event with this `id` as its `question` on `{reply_to}.{action}.{actor}.{id}`: the
-    action (`answer` for `information`, otherwise `approve` or `reject`), the user's name at the broker, and a new id.
-    Without an answer until `expires_at`, the default counts; a question without a default counts as rejected.
+    To answer, publish a control event on `{reply_to}.{action}.{actor}.{id}`, with the id of this question in its field
+    `question`. `action` is `answer` for `information`, otherwise `approve` or `reject`. `actor` is the user's name at
+    the broker, and `id` is a new id. If no answer arrives until `expires_at`, the default is the answer. A question
+    without a default is then rejected.
     """
 
     event_type: ClassVar[str] = "io.pointsman.question.v1"
@@ -561,12 +578,15 @@ class Question(Event):
     id: Token = Field(description="The id of the question.")
     workflow_id: WorkflowId = Field(description="The workflow that waits.")
     team: TeamName = Field(description="The team of the workflow.")
-    caller: str = Field(default="", description="The caller of the request; `team:` and the other team for its task.")
+    caller: str = Field(
+        default="",
+        description="The caller of the request. For a task of another team: `team:` and the name of that team.",
+    )
     parent: WorkflowId | None = Field(
         default=None, exclude_if=not_, description="For a task of another team: the workflow of that team."
     )
     about: Literal["task", "tool", "plan", "information"] = Field(
-        description="The subject. A person must allow a task, a tool call or a plan; or give information."
+        description="The subject of the question: the approval of a task, a tool call or a plan, or information."
     )
     task_id: TaskId | None = Field(default=None, description="The task that waits.")
     agent: AgentName | None = Field(default=None, description="The agent of the task.")
@@ -575,28 +595,30 @@ class Question(Event):
     text: str = Field(default="", description="For information: the question.")
     input: JsonValue = Field(default=None, description="The task's input, the tool's arguments or the plan.")
     input_schema: dict[str, JsonValue] | None = Field(
-        default=None, description="JSON Schema of the answer, or of arguments that a person gives instead."
+        default=None,
+        description="JSON Schema of the answer, or of the arguments with which a person may replace the "
+        "call's arguments.",
     )
     has_default: bool = Field(default=False, description="True if `default` is the answer when the question expires.")
-    default: JsonValue = Field(default=None, description="The answer that counts when the question expires.")
+    default: JsonValue = Field(default=None, description="The answer that is used if the question expires.")
     request: str | dict[str, JsonValue] = Field(
-        default="", description="The request of the workflow; a text of its beginning if it is long."
+        default="", description="The request of the workflow. A long request is cut and becomes a text."
     )
     known: tuple[TaskReport, ...] = Field(
-        default=(), description="The newest results of the workflow; of a long output, a text of its beginning."
+        default=(), description="The newest results of the workflow. A long output is cut and becomes a text."
     )
     asked_at: AwareDatetime = Field(description="Time of the question.")
-    expires_at: AwareDatetime = Field(description="Time after which the question takes no answer.")
+    expires_at: AwareDatetime = Field(description="Time from which an answer is not accepted any more.")
     reply_to: str = Field(
-        description="The beginning of the subject for the control event that answers: action, actor and id follow."
+        description="The beginning of the subject for the answer. The action, the actor and an id follow."
     )
 
 
 class Cancellation(Event):
     """Tasks whose results are no longer needed.
 
-    It is broadcast on `{ns}.cancelled.{team}.{workflow}`, and stored in place of each handoff of the tasks that still
-    waits for its agent. Agents may stop work early. Correctness does not depend on it.
+    The event is broadcast on `{ns}.cancelled.{team}.{workflow}`. It also replaces each handoff of the tasks that no
+    agent has taken yet. Agents may stop work early, but correctness does not depend on this.
     """
 
     event_type: ClassVar[str] = "io.pointsman.cancellation.v1"
@@ -604,24 +626,25 @@ class Cancellation(Event):
     tasks: tuple[TaskId, ...] = Field(description="The cancelled tasks.")
     attempts: tuple[int, ...] = Field(
         default=(),
-        description="For each of `tasks`, in the same order: the number of the newest cancelled attempt. Later "
-        "attempts are not cancelled. Empty: every attempt is cancelled.",
+        description="The number of the newest cancelled attempt for each of `tasks`, in the same order. "
+        "Later attempts are not cancelled. If the list is empty, all attempts are cancelled.",
     )
 
 
 class Timer(Event):
-    """A timer of a workflow that fired: deadlines and due retries are checked."""
+    """A timer of a workflow that fired. The workflow then checks its deadlines and due retries."""
 
     event_type: ClassVar[str] = "io.pointsman.timer.v1"
 
     name: Token = Field(description="The name of the timer.")
-    due: AwareDatetime = Field(description="Time for which the timer was armed.")
+    due: AwareDatetime = Field(description="Time at which the timer was due.")
 
 
 class Progress(Event):
-    """A report of an agent at work, stored beside the log and shown by `watch` and `trace`.
+    """A report of an agent about a running attempt, stored beside the log and shown by `watch` and `trace`.
 
-    A `progress` report with the name `begun` comes from the worker: an attempt that takes longer began at `started_at`.
+    A `progress` report with the name `begun` comes from the worker, for an attempt that takes longer. The attempt began
+    at `started_at`.
     """
 
     event_type: ClassVar[str] = "io.pointsman.progress.v1"
@@ -645,9 +668,9 @@ class Progress(Event):
 class Delta(Event):
     """A piece of text that a model is writing, broadcast on `{ns}.delta.{team}.{workflow}.{agent}`.
 
-    It is not a result: the call may fail and be made again. Correctness does not depend on it. Once a second a piece
-    repeats the whole text of the call, so that a reader that was disconnected gets the pieces that it missed. A reader
-    puts each piece at its `offset`.
+    A piece is not a result, because the call may fail and be repeated. Correctness does not depend on pieces. Once a
+    second, a piece repeats the whole text of the call. So a reader that was disconnected receives the missed pieces. A
+    reader inserts each piece at its `offset`.
     """
 
     event_type: ClassVar[str] = "io.pointsman.delta.v1"
@@ -660,8 +683,8 @@ class Delta(Event):
     call: str = Field(
         default="",
         max_length=64,
-        description="The id of the call that writes the text. Another call of the attempt writes another text. Empty "
-        "if pieces are not repeated.",
+        description="The id of the model call that writes the text. Each call writes its own text. The id "
+        "is empty if pieces are not repeated.",
     )
     offset: int = Field(default=0, ge=0, description="Number of characters of the text before this piece.")
     text: str = Field(description="The piece of text.")
@@ -680,7 +703,7 @@ class TaskSummary(Part):
     usage: Usage = Field(default=Usage(), description="Usage of all attempts together.")
     reason: str = Field(
         default="",
-        description="For a task that a condition skipped: the reason.",
+        description="The reason, if a condition skipped the task.",
     )
 
 
@@ -688,48 +711,54 @@ class Conflict(Part):
     """A contradiction between results, with the decision of the judge."""
 
     description: str = Field(description="The contradiction, in one sentence.")
-    decision: str = Field(description="The statement to use as true.")
+    decision: str = Field(description="The statement that the answer uses as true.")
     reason: str = Field(description="The reason for the decision.")
 
 
 class Outcome(Event):
     """The final answer of a workflow.
 
-    A workflow has exactly one outcome, unless a person resumes the workflow. Each resume begins a new round. The
-    outcome of the new round replaces the outcome of the round before.
+    A workflow that is never resumed has exactly one outcome. Each resume begins a new round, and the outcome of the new
+    round replaces the outcome of the round before.
     """
 
     event_type: ClassVar[str] = "io.pointsman.outcome.v1"
 
     workflow_id: WorkflowId = Field(description="The workflow.")
     team: TeamName = Field(description="The team of the workflow.")
-    caller: str = Field(default="", description="The caller of the request; `team:` and the other team for its task.")
+    caller: str = Field(
+        default="",
+        description="The caller of the request. For a task of another team: `team:` and the name of that team.",
+    )
     parent: WorkflowId | None = Field(
         default=None, exclude_if=not_, description="For a task of another team: the workflow of that team."
     )
     status: Literal["completed", "partial", "failed", "cancelled"] = Field(
-        description="`partial` is an answer with gaps."
+        description="The status. `partial` means an answer with gaps."
     )
     answer: JsonValue = Field(default=None, description="The answer for the caller.")
     reason: str = Field(default="", description="For operators: the reason for a status other than `completed`.")
     gaps: tuple[Gap, ...] = Field(default=(), description="Tasks without a result in the answer.")
     conflicts: tuple[Conflict, ...] = Field(default=(), description="Contradictions that a judge decided.")
     ignored_fields: tuple[str, ...] = Field(
-        default=(), description="Fields of the request that were ignored, because a request does not have them."
+        default=(),
+        description="Fields of the request that were ignored, because the schema of a request does not have them.",
     )
     tasks: tuple[TaskSummary, ...] = Field(default=(), description="All tasks of the workflow.")
     files: tuple[File, ...] = Field(default=(), exclude_if=not_, description="Files that tasks returned.")
-    usage: Usage = Field(default=Usage(), description="Usage of the workflow and of the teams below it.")
+    usage: Usage = Field(default=Usage(), description="Usage of the workflow and of its child workflows.")
     correlation_id: str = Field(description="The correlation id of the request.")
     trace_id: str = Field(description="The trace of the workflow, as 32 hexadecimal digits.")
     started_at: AwareDatetime = Field(description="Start of the workflow.")
     ended_at: AwareDatetime = Field(description="End of the workflow.")
-    round: int = Field(default=1, ge=1, description="The round that ended: 1, and one more after each resume.")
+    round: int = Field(
+        default=1, ge=1, description="The number of the round that ended. The first round is 1, and each resume adds 1."
+    )
     unread_messages: int = Field(
         default=0, exclude_if=not_, description="Number of messages to the workflow that no task has read."
     )
     elapsed: float = Field(description="Seconds from start to end.")
-    sequential: float = Field(description="Seconds of all tasks together, as if they ran one after the other.")
+    sequential: float = Field(description="Sum of the seconds of all tasks, as if the tasks ran one after the other.")
 
 
 class Audit(Event):
@@ -738,7 +767,8 @@ class Audit(Event):
     event_type: ClassVar[str] = "io.pointsman.audit.v1"
 
     action: Literal["forget", "discard", "replay"] = Field(
-        description="`forget` deleted a workflow, `discard` a dead letter; `replay` processed a dead letter again."
+        description="The operation. `forget` deleted a workflow, `discard` deleted a dead letter, and "
+        "`replay` processed a dead letter again."
     )
     workflow_id: WorkflowId | None = Field(default=None, description="The workflow, if it is known.")
     dead_letter: Token | None = Field(default=None, description="The id of the dead letter.")
@@ -749,8 +779,8 @@ class Audit(Event):
 class DeadLetter(Event):
     """An event that could not be processed, with the cause.
 
-    If the original is too large for a message, `truncated` is true, `body` is its beginning, and the whole original is
-    at `sequence` of `stream`.
+    If the original is too large for a message, `truncated` is true and `body` is the beginning of the original. The
+    whole original is then at `sequence` of `stream`.
     """
 
     event_type: ClassVar[str] = "io.pointsman.dead-letter.v1"

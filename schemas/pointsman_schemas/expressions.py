@@ -1,9 +1,9 @@
-"""Paths and conditions of a known graph: a small language that reads the request and the results of tasks.
+"""Parse and evaluate the paths and conditions of a fixed plan, which read the request and the results of tasks.
 
 A path names a value: `match.unpaid.0.amount`, `request.country`, or `item.total` in a task with `for_each`. A condition
 compares paths with literals or with other paths. The language has no calls and no arithmetic. An expression is parsed
-when a plan is defined, so a misspelled expression never reaches a workflow. Evaluation never fails: a missing value is
-null, and a comparison of values of different types is false.
+when a plan is defined, so a misspelled expression never reaches a workflow. Evaluation never fails, because a missing
+value is null and a comparison of values of different types is false.
 
     condition  = conjunction {"or" conjunction}
     conjunction = negation {"and" negation}
@@ -43,12 +43,12 @@ __all__ = [
 REQUEST = "request"
 """The first name of a path into the request."""
 ITEM = "item"
-"""The first name of a path into the item of a task with `for_each`."""
+"""The first name of a path into the item of a `for_each`."""
 
 MAX_EXPRESSION_CHARS = 1_000
 """Longest expression in characters."""
 MAX_NESTING = 20
-"""Largest number of parentheses and negations that may contain each other. The parser is recursive."""
+"""Deepest nesting of parentheses and negations. The bound is necessary because the parser is recursive."""
 
 _MAX_SHOWN_CHARS = 80  # characters of a rejected text in an error message
 
@@ -98,7 +98,7 @@ class Condition:
 
     Attributes:
         root: The root of the syntax tree.
-        paths: The paths that the condition reads, each once, in order.
+        paths: The paths that the condition reads, in order and without repetitions.
     """
 
     root: _Node
@@ -151,7 +151,7 @@ def parse_condition(text: str) -> Condition:
         The parsed condition.
 
     Raises:
-        ValueError: The text is not a condition. The message names the place.
+        ValueError: The text is not a condition. The message names the place of the fault.
     """
     if len(text) > MAX_EXPRESSION_CHARS:
         raise ValueError(f"a condition has {len(text)} characters; at most {MAX_EXPRESSION_CHARS} are allowed")
@@ -168,7 +168,7 @@ def read_path(value: JsonValue, path: Sequence[str]) -> JsonValue:
         path: Names of fields and indexes of lists.
 
     Returns:
-        The value; None if there is no such value.
+        The value; None if the path leads to no value.
     """
     for name in path:
         if isinstance(value, dict):
@@ -188,7 +188,8 @@ def evaluate(condition: Condition, lookup: Lookup) -> bool:
         lookup: Return the value at a path.
 
     Returns:
-        True if the condition holds. A single value holds unless it is null, false, 0, or empty.
+        True if the condition is true. A single value counts as false if it is null, false, 0 or empty, otherwise as
+        true.
     """
     return _truth(_evaluate(condition.root, lookup))
 
@@ -231,7 +232,7 @@ _ORDERS = {"<": (-1,), "<=": (-1, 0), ">": (1,), ">=": (0, 1)}
 
 
 def _order(left: JsonValue, right: JsonValue) -> int | None:
-    """Return -1, 0 or 1 for two numbers or two texts; None for values that have no order."""
+    """Compare two numbers or two texts. Return -1, 0 or 1; None for other values, which have no order."""
     if isinstance(left, str) and isinstance(right, str):
         return (left > right) - (left < right)
     if isinstance(left, bool) or isinstance(right, bool):
@@ -242,7 +243,7 @@ def _order(left: JsonValue, right: JsonValue) -> int | None:
 
 
 def _equal(left: JsonValue, right: JsonValue) -> bool:
-    """Return True for equal JSON values: true is not 1."""
+    """Return True for equal JSON values. The values true and 1 are not equal."""
     if isinstance(left, bool) or isinstance(right, bool):
         return left is right
     return left == right

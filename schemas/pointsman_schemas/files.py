@@ -1,4 +1,4 @@
-"""References to files in the object store of a namespace. Events carry references, and never the content."""
+"""Define references to files in the object store of a namespace. Events contain references, and never the content."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pointsman_schemas.ids import Token
 __all__ = ["MAX_FILE_BYTES", "MEDIA_TYPE_PATTERN", "SHARED_OWNER", "File", "FileName", "find_file_fault"]
 
 MAX_FILE_BYTES = 268_435_456
-"""Default of the largest file that a process stores, in bytes."""
+"""Default size of the largest file that a process stores, in bytes."""
 
 MEDIA_TYPE_PATTERN = r"^[a-z0-9][a-z0-9!#$&^_.+-]{0,126}/[a-z0-9][a-z0-9!#$&^_.+-]{0,126}$"
 
@@ -29,7 +29,7 @@ def _plain_name(name: str) -> str:
 
 
 FileName = Annotated[str, StringConstraints(min_length=1, max_length=255), AfterValidator(_plain_name)]
-"""A file name without a folder, safe to save under on any system."""
+"""A file name without a folder. Any operating system accepts the name."""
 
 
 SHARED_OWNER = "shared"
@@ -37,7 +37,7 @@ SHARED_OWNER = "shared"
 
 
 class File(Frozen):
-    """A file in the object store. The owner and the digest name its object: equal contents of a workflow are one."""
+    """A file in the object store. The object has the name of owner and digest, so equal contents are stored once."""
 
     name: FileName = Field(description="The name of the file, without a folder.")
     media_type: Annotated[str, StringConstraints(pattern=MEDIA_TYPE_PATTERN)] = Field(
@@ -48,24 +48,24 @@ class File(Frozen):
         description="The SHA-256 of the content, in lower-case hexadecimal digits."
     )
     owner: Token = Field(
-        description="The workflow with which the file is forgotten, or the id of the schedule with which the file is "
-        "removed; `shared` for a file of several requests."
+        description="The workflow or the schedule to which the file belongs, as an id. The file is deleted "
+        "together with its owner. `shared` for a file of several requests."
     )
 
     @property
     def object_name(self) -> str:
-        """The name of the object. It begins with the owner, as the names of large bodies do."""
+        """The name of the object. The name begins with the owner, as the names of large bodies do."""
         return f"{self.owner}-{self.sha256}"
 
 
 def find_file_fault(files: Sequence[File], most: int, max_bytes: int, types: Sequence[str]) -> str:
-    """Find the first fault of files by the limits of a team.
+    """Find the first fault of files under the limits of a team.
 
     Args:
         files: The files.
         most: Largest number of files.
         max_bytes: Largest size of a file, in bytes.
-        types: Allowed media types, such as `image/*`; empty for all.
+        types: Allowed media types, such as `image/*`; empty to allow all.
 
     Returns:
         The fault in one sentence; an empty text for files without a fault.

@@ -1,6 +1,6 @@
 """Generate the contract for other languages: a JSON Schema for every wire model, and one AsyncAPI document.
 
-`python -m pointsman_schemas.generate schemas/json` writes the files. All of their content comes from the models.
+`python -m pointsman_schemas.generate schemas/json` writes the files. Their whole content is generated from the models.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def json_schema(name: str) -> dict[str, Any]:
 
 
 def _add_titles(schema: dict[str, Any], name: str) -> None:
-    """Give each unnamed schema below a named schema a title, from which code generators make the name of a type."""
+    """Give a title to each unnamed schema within a named schema. Code generators turn the title into a type name."""
     for field, inner in schema.get("properties", {}).items():
         _add_title(inner, name + "".join(part[:1].upper() + part[1:] for part in field.split("_")))
     for place, inner in enumerate(schema.get("anyOf", schema.get("oneOf", ()))):
@@ -114,7 +114,7 @@ def _add_titles(schema: dict[str, Any], name: str) -> None:
 def _add_title(schema: Any, name: str) -> None:
     if not isinstance(schema, dict):
         return
-    if "$ref" in schema and len(schema) > 1:  # generators copy a definition whose reference has other keywords
+    if "$ref" in schema and len(schema) > 1:  # if a reference has other keywords, generators copy the definition
         schema["allOf"] = [{"$ref": schema.pop("$ref")}]
     if schema.keys() & {"enum", "anyOf", "oneOf"} or schema.get("type") == "object":
         schema.setdefault("title", name)
@@ -132,7 +132,7 @@ def _suffix(schema: Any, place: int) -> str:
 
 
 def to_yaml(value: Any, indent: str = "") -> Iterator[str]:
-    """Write JSON data as block YAML. Scalars are written as JSON, which every YAML reader can parse.
+    """Write JSON data as block YAML. Scalars are written as JSON, because every YAML reader can parse JSON scalars.
 
     Args:
         value: A mapping or a list.
@@ -184,13 +184,13 @@ def main(arguments: Sequence[str]) -> int:
 
 
 class _PlainJsonSchema(GenerateJsonSchema):
-    """Omits titles that repeat a field's name, and OpenAPI's `discriminator`, which AsyncAPI defines differently."""
+    """Generator that omits titles equal to a field's name, and OpenAPI's `discriminator`, which AsyncAPI redefines."""
 
     def field_title_should_be_set(self, schema: Any) -> bool:
         return False
 
     def any_schema(self, schema: AnySchema) -> JsonSchemaValue:
-        """List the types of JSON: code generators take a schema without a type for an object."""
+        """Return a schema with all JSON types, because code generators treat a schema without a type as an object."""
         return {"type": list(_JSON_TYPES)}
 
     def tagged_union_schema(self, schema: TaggedUnionSchema) -> JsonSchemaValue:

@@ -1,8 +1,8 @@
-"""Ids: every id is one token of a subject, and this module draws no random numbers.
+"""Compute ids. Every id is one token of a subject, and this module draws no random numbers.
 
-The same request results in the same workflow id, and a task's span id follows from the ids of workflow and task, so any
-process with the log can compute them. The ids of the trace and of the workflow's own span are drawn when a workflow
-starts, and the log stores them.
+The workflow id is computed from the request, and a task's span id is computed from the ids of the workflow and the
+task. So any process with the log can compute these ids. The ids of the trace and of the workflow's own span are random,
+and the log stores them when a workflow starts.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ __all__ = [
 
 TOKEN_PATTERN = r"^[A-Za-z0-9_-]{1,64}$"
 TEAM_SEPARATOR = "--"
-"""The part of an agent's name between the team to which the agent belongs and the name within the team."""
+"""The separator in the full name of a team's own agent, between the team and the name within the team."""
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _MAX_ROUND_DIGITS = 9
 _MAX_SHOWN_CHARS = 80  # characters of a rejected value in an error message
 
 MAX_CALLER_ID_CHARS = 256
-"""Allowed length of a caller's own id. Every event of a workflow carries the correlation id in a header, and the broker
-stores at most 65,535 bytes of headers."""
+"""Longest id that a caller may choose, in characters. Every event of a workflow has the correlation id in a header, and
+the broker stores at most 65,535 bytes of headers."""
 
 Token: TypeAlias = Annotated[str, StringConstraints(pattern=TOKEN_PATTERN)]
 WorkflowId: TypeAlias = Token
@@ -68,7 +68,7 @@ OptionalAgentName: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[A-Za
 Skill: TypeAlias = Annotated[str, StringConstraints(strip_whitespace=True, max_length=200)]
 
 
-@lru_cache(4096)  # the events of a workflow repeat a few names
+@lru_cache(4096)  # the events of a workflow repeat a few names, so a cache saves time
 def token(value: str, what: str) -> str:
     """Return `value` if it is a token of a subject.
 
@@ -91,7 +91,7 @@ def token(value: str, what: str) -> str:
 
 
 def caller_id(value: str, what: str) -> str:
-    """Return `value` if it can be a caller's own id, such as a request id or a correlation id.
+    """Return `value` if a caller may choose `value` as an id, such as a request id or a correlation id.
 
     Args:
         value: The id.
@@ -142,10 +142,10 @@ def as_token(text: str) -> str:
 
 
 def derive_id(*parts: str, length: int = 24) -> str:
-    """Compute an id from `parts` alone.
+    """Compute an id from `parts` only.
 
     Args:
-        *parts: Texts. Each is hashed with its length, so that ("ab", "c") and ("a", "bc") differ.
+        *parts: Texts. Each text is hashed with its length, so ("ab", "c") and ("a", "bc") have different ids.
         length: The number of hexadecimal digits.
 
     Returns:
@@ -156,7 +156,7 @@ def derive_id(*parts: str, length: int = 24) -> str:
 
 
 def stable_digest(data: bytes) -> str:
-    """Compute a digest by which equal bytes can be detected.
+    """Compute a digest to detect equal bytes.
 
     Args:
         data: Any bytes.
@@ -168,11 +168,11 @@ def stable_digest(data: bytes) -> str:
 
 
 def workflow_id_for(subject: str, request_id: str, source: str = "") -> WorkflowId:
-    """Compute the id of the workflow that a request starts. The same request results in the same id.
+    """Compute the id of the workflow that a request starts. Equal requests have equal ids.
 
     Args:
-        subject: The subject of the request. It names the namespace, the team and the caller, so that two tenants, teams
-            or callers never share an id, or the idempotency keys that are derived from it.
+        subject: The subject of the request, with the namespace, the team and the caller. So different tenants, teams or
+            callers never share an id, and never share the idempotency keys computed from the id.
         request_id: The id of the request, unique within its source.
         source: The `ce-source` of the request; empty for a request without one.
 
@@ -183,7 +183,7 @@ def workflow_id_for(subject: str, request_id: str, source: str = "") -> Workflow
 
 
 def schedule_id_for(team: str, caller: str, name: str) -> Token:
-    """Compute the id of a schedule. It has the place of a workflow in the subjects of commands and timers.
+    """Compute the id of a schedule. In the subjects of commands and timers, this id replaces the workflow id.
 
     Args:
         team: The team.
@@ -196,9 +196,9 @@ def schedule_id_for(team: str, caller: str, name: str) -> Token:
     return "sc_" + derive_id("schedule", team, caller, name)
 
 
-@lru_cache(maxsize=10_000)  # three parts of a supervisor ask for each token within 1 ms
+@lru_cache(maxsize=10_000)  # three parts of a supervisor compute each token within 1 ms
 def attempt_token(secret: str, task: str, attempt: int) -> str:
-    """Compute the last token of the subject of a result. Only a process that was handed the attempt has the token.
+    """Compute the last token of a result's subject. Only a process that received the handoff has the token.
 
     Args:
         secret: The secret of the workflow, from the first entry of its log.
@@ -212,7 +212,7 @@ def attempt_token(secret: str, task: str, attempt: int) -> str:
 
 
 def task_key(secret: str, workflow: str, task: str) -> str:
-    """Compute the idempotency key of a task. A process that was not handed the task cannot compute the key.
+    """Compute the idempotency key of a task. A process without the handoff of the task cannot compute the key.
 
     Args:
         secret: The secret of the workflow, from the first entry of its log.
@@ -226,19 +226,20 @@ def task_key(secret: str, workflow: str, task: str) -> str:
 
 
 def team_caller(team: str) -> str:
-    """Return the caller of the workflows in which other teams work on a team's tasks.
+    """Return the caller of the child workflows in which other teams work on a team's tasks.
 
     Args:
         team: The team that sent the handoff.
 
     Returns:
-        Text that no user of the broker has as its name, so that a user named like the team sees none of the workflows.
+        A text that cannot be the name of a broker's user. So a user with the same name as the team cannot see the child
+        workflows.
     """
     return f"team:{team}"
 
 
 def child_id_for(team: str, workflow: str, task: str, attempt: int) -> WorkflowId:
-    """Compute the id of the workflow in which a team works on an attempt at another team's task.
+    """Compute the id of the child workflow for an attempt at another team's task.
 
     Args:
         team: The team that receives the task.
@@ -253,7 +254,7 @@ def child_id_for(team: str, workflow: str, task: str, attempt: int) -> WorkflowI
 
 
 def delayed_handoff_id(task: str, attempt: int) -> str:
-    """Compute the last token of the subject of a delayed handoff's schedule.
+    """Compute the last token of the subject on which a delayed handoff is scheduled.
 
     Args:
         task: The task.
@@ -306,21 +307,21 @@ def outcome_id(workflow: str, round: int) -> str:
 
 
 def outcome_round(workflow: str, event_id: str) -> int:
-    """Return the round that the id of an outcome names.
+    """Return the round in the id of an outcome.
 
     Args:
         workflow: The workflow.
         event_id: The id of the event.
 
     Returns:
-        The round; 1 for any id that names no later round.
+        The round; 1 for an id without a later round.
     """
     number = event_id.removeprefix(f"{workflow}-outcome-")
     return int(number) if number != event_id and number.isdecimal() and len(number) <= _MAX_ROUND_DIGITS else 1
 
 
 def dead_letter_id(workflow: str, *parts: object) -> str:
-    """Compute the id of the dead letter of an event, so that repeated writes store one dead letter.
+    """Compute the id of an event's dead letter. The id is constant, so repeated writes store only one dead letter.
 
     Args:
         workflow: The workflow of the event.

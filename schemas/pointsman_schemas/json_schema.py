@@ -1,4 +1,4 @@
-"""Check that a value is a JSON Schema, so that planners, tools and people can use the schemas of agents' cards.
+"""Check that a value is a JSON Schema. Planners, tools and people use the schemas on agents' cards.
 
 The rules come from the meta-schema of draft 2020-12. Loading a validator of JSON Schema would take 0.1 s of CPU time
 in every process that reads cards.
@@ -29,7 +29,8 @@ def json_schema_problem(schema: JsonValue) -> str:
         schema: The value that must be a schema.
 
     Returns:
-        The problem with its path, such as "properties.age.type is 'int'; expected one of ..."; empty for a schema.
+        The problem with its path, such as "properties.age.type is 'int'; expected one of ..."; empty for a valid
+        schema.
     """
     path, problem = next(_schema(schema, ""), ("", ""))
     return f"{path or 'the schema'} {problem}" if problem else ""

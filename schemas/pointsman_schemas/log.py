@@ -1,7 +1,7 @@
-"""The entries of a workflow's log. They record past events, and the state of a workflow is a fold over them.
+"""Define the entries of a workflow's log. The entries record past events, and their fold is the state of the workflow.
 
-One message on `{ns}.log.{team}.{workflow}` is one commit: the entries that a supervisor decided together. Every entry
-carries its own time, so that the log folds to the same state at any time and in any process.
+One message on `{ns}.log.{team}.{workflow}` is one commit, with the entries that a supervisor decided together. Every
+entry contains its time. So the log folds to the same state at any time and in any process.
 """
 
 from __future__ import annotations
@@ -78,7 +78,8 @@ AbandonCause: TypeAlias = Literal["limit", "cancelled", "ended"]
 """The cause of an abandoned task: a limit, the cancellation of the workflow, or the end of the workflow."""
 
 IgnoreCause: TypeAlias = Literal["other_workflow", "unknown_task", "other_agent", "stale_attempt"]
-"""The cause of an ignored result: another workflow, no such task, another agent, or an attempt that is not current."""
+"""The cause of an ignored result: another workflow, an unknown task, another agent, or an attempt that is not
+current."""
 
 
 class TraceOrigin(Part):
@@ -99,7 +100,7 @@ class Parent(Part):
     task_id: TaskId = Field(description="The task.")
     attempt: int = Field(description="The number of the attempt, from 1.")
     return_to: str = Field(description="The subject on which the result is published.")
-    deadline: AwareDatetime = Field(description="Time after which the result is no longer accepted.")
+    deadline: AwareDatetime = Field(description="Time from which the result is not accepted any more.")
 
 
 class ThreadTurn(Part):
@@ -108,15 +109,13 @@ class ThreadTurn(Part):
     thread: Token = Field(description="The id of the thread.")
     caller: Token = Field(description="The caller to whom the thread belongs.")
     number: int = Field(ge=1, description="The number of the turn.")
-    overflow: tuple[PastTurn, ...] = Field(
-        default=(), description="Turns that the summarizer is asked to add to the summary."
-    )
+    overflow: tuple[PastTurn, ...] = Field(default=(), description="Turns that the summarizer must add to the summary.")
 
 
 class WorkflowStarted(Part):
-    """A request was admitted; or, if `parent` is set, a handoff to the team.
+    """A request to the team was admitted. If `parent` is set, a handoff to the team was admitted.
 
-    Strategy and limits are stored, so that a new version of the team does not change a running workflow.
+    The entry stores strategy and limits. So a new version of the team does not change a running workflow.
     """
 
     kind: Literal["workflow_started"] = Field(default="workflow_started", description="The kind of entry.")
@@ -126,32 +125,36 @@ class WorkflowStarted(Part):
     request_id: str = Field(description="The id of the request, unique within its source.")
     request_digest: str = Field(
         default="",
-        description="A digest of the request, the same when the request is repeated, and different for another request "
-        "under the same id. Empty for a handoff.",
+        description="A digest of the request; empty for a handoff. The digest distinguishes a repeated "
+        "request from a different request with the same id.",
     )
     correlation_id: str = Field(description="The correlation id of the request.")
     caller: str = Field(
-        description="The caller, from the subject of the request; `team:` and the team of the parent for a handoff.",
+        description="The caller, from the subject of the request. For a handoff: `team:` and the name of "
+        "the parent team.",
     )
     secret: str = Field(description="The secret from which the tokens of the workflow's attempts are computed.")
     input: str | dict[str, JsonValue] = Field(description="The input of the request.")
     metadata: dict[str, JsonValue] = Field(default_factory=dict, description="The metadata of the request.")
     files: tuple[File, ...] = Field(default=(), exclude_if=not_, description="The files of the request.")
     ignored_fields: tuple[str, ...] = Field(
-        default=(), description="Fields of the request that were ignored, because a request does not have them."
+        default=(),
+        description="Fields of the request that were ignored, because the schema of a request does not have them.",
     )
     agents: Literal["*"] | tuple[AgentName, ...] = Field(
-        default="*", description="The agents that plans may use; `*` is every live agent."
+        default="*", description="The agents that plans may use; `*` for every live agent."
     )
     strategy: Strategy = Field(description="The strategy of the team.")
     limits: Limits = Field(description="The limits of the team.")
     retry: RetryPolicy = Field(description="The retry policy of the team.")
-    approve_plan: bool = Field(default=False, description="True if a person must allow each plan.")
+    approve_plan: bool = Field(default=False, description="True if a person must approve each plan.")
     refiner: AgentName | None = Field(
-        default=None, description="The agent that rewrites failed tasks, if there is one."
+        default=None, description="The agent that rewrites failed tasks, if the team has one."
     )
-    judge: AgentName | None = Field(default=None, description="The agent that decides contradictions, if there is one.")
-    deadline: AwareDatetime = Field(description="Time at which the workflow ends at the latest.")
+    judge: AgentName | None = Field(
+        default=None, description="The agent that decides contradictions, if the team has one."
+    )
+    deadline: AwareDatetime = Field(description="Latest time of the workflow's end.")
     budget: Budget | None = Field(default=None, description="Limits of the request or of the handoff.")
     reply_to: str | None = Field(default=None, description="A core NATS subject that receives a copy of the outcome.")
     trace: TraceOrigin = Field(description="The trace context.")
@@ -163,12 +166,14 @@ class WorkflowStarted(Part):
     summarizer: AgentName | None = Field(default=None, description="The agent that summarizes older turns.")
     history: History | None = Field(default=None, description="The earlier turns of the thread.")
     messages: tuple[UserMessage, ...] = Field(
-        default=(), exclude_if=not_, description="For a handoff: messages to the workflow of the parent before it."
+        default=(),
+        exclude_if=not_,
+        description="For a handoff: the messages that the workflow of the parent received before the handoff.",
     )
 
 
 class TaskAdded(Part):
-    """A task outside the plan was added: for the planner, the classifier, the synthesizer or another role."""
+    """A task outside the plan was added, for the planner, the classifier, the synthesizer or another role."""
 
     kind: Literal["task_added"] = Field(default="task_added", description="The kind of entry.")
     at: AwareDatetime = Field(description="Time of the entry.")
@@ -180,9 +185,9 @@ class TaskAdded(Part):
 
 
 class PlanAccepted(Part):
-    """A plan passed validation, and its tasks became tasks of the workflow.
+    """A valid plan was accepted, and its tasks became tasks of the workflow.
 
-    A task for a `skill` names an agent that has the skill. The agent that receives the task is selected at dispatch.
+    If a task names a `skill`, its agent is only a placeholder with that skill. The real agent is selected at dispatch.
     """
 
     kind: Literal["plan_accepted"] = Field(default="plan_accepted", description="The kind of entry.")
@@ -199,7 +204,7 @@ class PlanRejected(Part):
     at: AwareDatetime = Field(description="Time of the entry.")
     revision: int = Field(description="The number of the plan, from 1.")
     problems: tuple[str, ...] = Field(description="The problems, one sentence each.")
-    raw: str = Field(default="", description="The planner's answer, cut at 4,000 characters.")
+    raw: str = Field(default="", description="The first 4,000 characters of the planner's answer.")
 
 
 class TaskDispatched(Part):
@@ -210,17 +215,18 @@ class TaskDispatched(Part):
     task_id: TaskId = Field(description="The task.")
     attempt: int = Field(description="The number of the attempt, from 1.")
     agent: AgentName = Field(description="The agent that receives the handoff.")
-    deadline: AwareDatetime = Field(description="Time after which the attempt has failed.")
+    deadline: AwareDatetime = Field(description="Deadline of the attempt.")
     span_id: str = Field(description="The span of the attempt, as 16 hexadecimal digits.")
     fallback: AgentName | None = Field(
-        default=None, description="The agent that receives the task when the attempts of this agent are used up."
+        default=None, description="The agent that receives the task after all attempts of this agent have failed."
     )
     team: bool = Field(default=False, description="True if the agent is a team.")
     fallback_for: AgentName | None = Field(
-        default=None, description="The agent of the task, whose circuit is open, if this agent replaces it."
+        default=None, description="The agent that this agent replaces, because the circuit of that agent is open."
     )
     budget: Budget | None = Field(
-        default=None, description="The budget reserved for the attempt until its result; None if nothing is limited."
+        default=None,
+        description="The budget that is reserved until the attempt's result arrives; None if no limit is set.",
     )
 
 
@@ -235,7 +241,7 @@ class TaskHeld(Part):
 
 
 class BudgetAwaited(Part):
-    """The next attempt at the task waits, because other attempts have reserved the rest of the budget."""
+    """The next attempt at the task waits for budget, because other attempts have reserved the rest."""
 
     kind: Literal["budget_awaited"] = Field(default="budget_awaited", description="The kind of entry.")
     at: AwareDatetime = Field(description="Time of the entry.")
@@ -246,7 +252,7 @@ class BudgetAwaited(Part):
 
 
 class TaskSucceeded(Part):
-    """An attempt succeeded, and with it the task."""
+    """An attempt succeeded, so the task succeeded."""
 
     kind: Literal["task_succeeded"] = Field(default="task_succeeded", description="The kind of entry.")
     at: AwareDatetime = Field(description="Time of the entry.")
@@ -279,18 +285,19 @@ class RetryScheduled(Part):
     attempt: int = Field(description="The number of the next attempt.")
     agent: AgentName = Field(description="The agent of the next attempt: the same agent or its fallback.")
     not_before: AwareDatetime = Field(description="Earliest time of the attempt.")
-    deadline: AwareDatetime = Field(description="Time after which the attempt has failed.")
+    deadline: AwareDatetime = Field(description="Deadline of the attempt.")
     reason: str = Field(default="", description="The reason for the retry.")
     team: bool = Field(default=False, description="True if the agent is a team.")
     budget: Budget | None = Field(
-        default=None, description="The budget reserved for the attempt until its result; None if nothing is limited."
+        default=None,
+        description="The budget that is reserved until the attempt's result arrives; None if no limit is set.",
     )
 
 
 class ReviewRequested(Part):
     """The result of a stage passed its check and is reviewed by a judge.
 
-    `task_succeeded` with the same result follows, or `handle_attempt_failure`.
+    The next entry about the task is `task_succeeded` with the same result, or `attempt_failed`.
     """
 
     kind: Literal["review_requested"] = Field(default="review_requested", description="The kind of entry.")
@@ -303,16 +310,16 @@ class ReviewRequested(Part):
 
 
 class TaskRefined(Part):
-    """A refiner answered for a task, which is tried again."""
+    """The refiner of a task has answered or failed. The next attempt at the task follows."""
 
     kind: Literal["task_refined"] = Field(default="task_refined", description="The kind of entry.")
     at: AwareDatetime = Field(description="Time of the entry.")
     task_id: TaskId = Field(description="The task.")
-    intent: str = Field(default="", description="The new intent of the task; empty if it stays the same.")
+    intent: str = Field(default="", description="The new intent of the task; empty if the intent does not change.")
 
 
 class RefinementRequested(Part):
-    """A task failed more than once, and a refiner was asked to rewrite its intent."""
+    """A task failed more than once, and a refiner must rewrite the intent of the task."""
 
     kind: Literal["refinement_requested"] = Field(default="refinement_requested", description="The kind of entry.")
     at: AwareDatetime = Field(description="Time of the entry.")
@@ -331,7 +338,7 @@ class TaskFailed(Part):
 
 
 class TaskExpanded(Part):
-    """A task with `for_each` became one task for each item of its list. It succeeds when enough of them have."""
+    """A task with `for_each` was expanded to one task for each item. The task succeeds if enough items succeed."""
 
     kind: Literal["task_expanded"] = Field(default="task_expanded", description="The kind of entry.")
     at: AwareDatetime = Field(description="Time of the entry.")
@@ -340,7 +347,7 @@ class TaskExpanded(Part):
 
 
 class ItemsGathered(Part):
-    """Enough tasks of the items have succeeded, and with them the task with `for_each`: its result is their results."""
+    """Enough items have succeeded, so the task with `for_each` succeeded. Its result is the list of their results."""
 
     kind: Literal["items_gathered"] = Field(default="items_gathered", description="The kind of entry.")
     at: AwareDatetime = Field(description="Time of the entry.")
@@ -349,18 +356,19 @@ class ItemsGathered(Part):
 
 
 class TaskSkipped(Part):
-    """A task will not run: its condition is false, or a task that it depends on did not succeed."""
+    """A task will not run, because its condition is false or one of its dependencies did not succeed."""
 
     kind: Literal["task_skipped"] = Field(default="task_skipped", description="The kind of entry.")
     at: AwareDatetime = Field(description="Time of the entry.")
     task_id: TaskId = Field(description="The task.")
     unmet_dependency: TaskId | None = Field(
-        default=None, description="The task that did not succeed; null if the condition of the task is false."
+        default=None, description="The dependency that did not succeed; null if the condition of the task is false."
     )
     reason: str = Field(description="The reason.")
     intended: bool = Field(
         default=False,
-        description="True if a false condition skipped the task, or a task that it depends on: the answer has no gap.",
+        description="True if a false condition skipped the task or its dependency. Then the task is not a "
+        "gap of the answer.",
     )
 
 
@@ -373,12 +381,13 @@ class TaskAbandoned(Part):
     cause: AbandonCause = Field(description="The cause: a limit, a cancellation, or the end of the workflow.")
     reason: str = Field(description="The reason, for people.")
     team: bool = Field(
-        default=False, description="True if the agent is, or may be, a team: its workflow is cancelled as well."
+        default=False,
+        description="True if the agent is, or may be, a team. Then the workflow of that team is cancelled, too.",
     )
 
 
 class TaskReopened(Part):
-    """A person replayed the dead letter of a failed task. Tasks that were skipped because of it wait again."""
+    """A person replayed the dead letter of a failed task. Tasks that were skipped because of the failure wait again."""
 
     kind: Literal["task_reopened"] = Field(default="task_reopened", description="The kind of entry.")
     at: AwareDatetime = Field(description="Time of the entry.")
@@ -397,14 +406,12 @@ class ResultIgnored(Part):
     attempt: int = Field(description="The attempt that the result names.")
     agent: str = Field(description="The agent that the result names.")
     cause: IgnoreCause = Field(description="The cause.")
-    workflow_id: str = Field(
-        default="", description="The workflow that the result names, where that is another workflow."
-    )
+    workflow_id: str = Field(default="", description="The workflow that the result names, if it is another workflow.")
     reason: str = Field(description="The reason, for people.")
 
 
 class QuestionAsked(Part):
-    """The workflow waits for a person: to allow a task, a tool call or a plan, or to give information."""
+    """The workflow asked a person to approve a task, a tool call or a plan, or to give information."""
 
     kind: Literal["question_asked"] = Field(default="question_asked", description="The kind of entry.")
     at: AwareDatetime = Field(description="Time of the entry.")
@@ -417,13 +424,15 @@ class QuestionAsked(Part):
     key: str = Field(default="", description="For information: the key by which the agent finds the answer.")
     text: str = Field(default="", description="For information: the question.")
     input_schema: dict[str, JsonValue] | None = Field(
-        default=None, description="JSON Schema of the answer, or of arguments that a person gives instead."
+        default=None,
+        description="JSON Schema of the answer, or of the arguments with which a person may replace the "
+        "call's arguments.",
     )
     has_default: bool = Field(default=False, description="True if `default` is the answer when the question expires.")
-    default: JsonValue = Field(default=None, description="The answer that counts when the question expires.")
+    default: JsonValue = Field(default=None, description="The answer that is used if the question expires.")
     plan: Plan | None = Field(default=None, description="The plan.")
     revision: int = Field(default=0, description="The number of the plan, from 1.")
-    expires_at: AwareDatetime = Field(description="Time after which the question takes no answer.")
+    expires_at: AwareDatetime = Field(description="Time from which an answer is not accepted any more.")
 
 
 class QuestionAnswered(Part):
@@ -434,20 +443,20 @@ class QuestionAnswered(Part):
     event_id: str = Field(description="The id of the control event or of the timer.")
     question: Token = Field(description="The id of the question.")
     verdict: Verdict = Field(
-        description="The answer. `expired` means that no answer arrived in time; without a default that counts as "
-        "rejected."
+        description="The verdict. `expired` means that no answer arrived in time. Without a default "
+        "answer, `expired` counts as `rejected`."
     )
     input: JsonValue = Field(
         default=None,
-        description="The answer or the default of a question for information; the task's input, the tool's arguments "
-        "or the plan to use instead.",
+        description="For information: the answer or the default. Otherwise: the task's input, the tool's "
+        "arguments or the plan with which the person replaced the original.",
     )
     reason: str = Field(default="", description="The person's reason.")
     by: str = Field(default="", description="The actor, from the subject of the control event.")
 
 
 class MessageReceived(Part):
-    """A message to the workflow was recorded. Tasks that start later, and agents that listen, receive it."""
+    """A message to the workflow was recorded. Later attempts and the agents of running attempts receive the message."""
 
     kind: Literal["message_received"] = Field(default="message_received", description="The kind of entry.")
     at: AwareDatetime = Field(description="Time of the entry.")
@@ -470,7 +479,7 @@ class ControlIgnored(Part):
 
 
 class TimerArmed(Part):
-    """A timer was armed. It wakes the workflow at `due`, also if no other input arrives."""
+    """A timer was armed. The timer wakes the workflow at `due`, even if no other input arrives."""
 
     kind: Literal["timer_armed"] = Field(default="timer_armed", description="The kind of entry.")
     at: AwareDatetime = Field(description="Time of the entry.")
@@ -480,14 +489,14 @@ class TimerArmed(Part):
 
 
 class LimitReached(Part):
-    """A limit ended the work. The answer is made from the results so far."""
+    """A limit ended the work. The answer is written from the results so far."""
 
     kind: Literal["limit_reached"] = Field(default="limit_reached", description="The kind of entry.")
     at: AwareDatetime = Field(description="Time of the entry.")
     limit: str = Field(description="The limit, such as `deadline` or `tokens`.")
-    detail: str = Field(description="The value and the limit, in one sentence.")
+    detail: str = Field(description="The used amount and the limit, in one sentence.")
     missing_agents: tuple[AgentName, ...] = Field(
-        default=(), description="The agents with open tasks of which no instance was live at the deadline."
+        default=(), description="The agents with open tasks that had no live instance at the deadline."
     )
 
 
@@ -495,13 +504,13 @@ class WorkflowCancellation(Part):
     """The control that cancelled a workflow."""
 
     by: str = Field(default="", description="The actor, from the subject of the control event.")
-    reason: str = Field(default="", description="The reason that they gave.")
+    reason: str = Field(default="", description="The actor's reason.")
 
 
 class WorkflowResumed(Part):
     """A person resumed a workflow that ended as `failed` or `partial`. Its open tasks are done again.
 
-    The limits of the workflow apply to each round on its own.
+    The limits of the workflow apply to each round separately.
     """
 
     kind: Literal["workflow_resumed"] = Field(default="workflow_resumed", description="The kind of entry.")
@@ -512,7 +521,7 @@ class WorkflowResumed(Part):
         description="The tasks of the plan that are done again: failed, skipped and abandoned tasks, and tasks of "
         "teams whose result has gaps."
     )
-    deadline: AwareDatetime = Field(description="Time at which the round ends at the latest.")
+    deadline: AwareDatetime = Field(description="Latest time of the round's end.")
     by: str = Field(default="", description="The name of the person.")
     reason: str = Field(default="", description="The person's reason.")
 
@@ -524,10 +533,11 @@ class WorkflowEnded(Part):
     at: AwareDatetime = Field(description="Time of the entry.")
     outcome: Outcome = Field(description="The outcome.")
     cancellation: WorkflowCancellation | None = Field(
-        default=None, description="The cancellation; null where the workflow was not cancelled."
+        default=None, description="The cancellation; null if the workflow was not cancelled."
     )
     refusal: AttemptError | None = Field(
-        default=None, description="The error of a refused request or handoff; null where it was accepted."
+        default=None,
+        description="The error of a refused request or handoff; null if the request or handoff was accepted.",
     )
 
 
@@ -568,29 +578,31 @@ class OpenCircuit(Part):
     """The open circuit of an agent."""
 
     until: AwareDatetime = Field(description="Time before which the agent receives no work.")
-    probe: str = Field(default="", description="The attempt that is sent to test the agent, if there is one.")
+    probe: str = Field(default="", description="The attempt that tests the agent, if such an attempt was sent.")
 
 
 class AgentLoad(Part):
     """The load of an agent."""
 
-    queued: int = Field(description="Handoffs in the agent's queue and in progress.")
-    seconds: float | None = Field(default=None, description="Average seconds of its recent attempts.")
+    queued: int = Field(description="Number of handoffs in the agent's queue and in progress.")
+    seconds: float | None = Field(default=None, description="Average seconds of the agent's recent attempts.")
 
 
 class RecordedContext(Part):
-    """Inputs of a decision that are not in its entries, so that the decision can be made again. None means none."""
+    """Facts that a decision used and its entries do not have. With these facts the decision can be repeated."""
 
     agents: tuple[dict[str, JsonValue], ...] | None = Field(
         default=None,
-        description="The cards of the live agents, without default values, prose and schemas; null if they are the "
-        "same as in the commit before.",
+        description="The cards of the live agents, without default values, prose and schemas; null if an "
+        "earlier commit has equal cards.",
     )
     circuits: dict[AgentName, OpenCircuit] | None = Field(default=None, description="All open circuits, by agent.")
     loads: dict[AgentName, AgentLoad] | None = Field(
-        default=None, description="The load of the agents among which one was selected."
+        default=None, description="The load of the agents that the decision compared."
     )
-    max_body: int | None = Field(default=None, description="Largest size of an event in bytes, if not the default.")
+    max_body: int | None = Field(
+        default=None, description="Largest size of an event in bytes, if the size differs from the default."
+    )
     fired_timers: tuple[str, ...] | None = Field(default=None, description="The timers that fired.")
 
 
@@ -609,4 +621,4 @@ class Commit(Event):
         default=(), description="Questions for which the workflow waits after the commit."
     )
     round: int = Field(default=1, ge=1, description="The round of the workflow after the commit, from 1.")
-    decision_context: RecordedContext | None = Field(default=None, description="Further inputs of the decision.")
+    decision_context: RecordedContext | None = Field(default=None, description="Other facts that the decision used.")

@@ -1,7 +1,7 @@
-"""Find the faults of a plan that show without knowledge of the live agents: ids, intents, dependencies and size.
+"""Find the faults of a plan in its ids, intents, dependencies and size. These checks need no live agents.
 
-The runtime checks a planner's plan with the same functions, and a fixed plan is checked when its team is defined. Each
-fault is one sentence with the id of the task, which a planner can act on.
+The runtime checks a planner's plan with these functions. A fixed plan is checked when its team is defined. Each fault
+is one sentence with the id of the task, from which a planner can repair the plan.
 """
 
 from __future__ import annotations
@@ -27,17 +27,19 @@ def find_graph_faults(
     *,
     allow_equal_tasks: bool = False,
 ) -> list[str]:
-    """Find the faults of a plan's tasks, and of the graph that their dependencies form.
+    """Find the faults of a plan's tasks and of the graph of their dependencies.
 
-    Cycles and long chains are searched if each task has its own id.
+    Cycles and long chains are searched only if all ids are different.
 
     Args:
         plan: The plan.
         max_tasks: Largest number of tasks; None for any number.
         max_depth: Largest number of tasks in a chain of dependencies; None for any number.
-        existing: The tasks of the workflow that have started, by id: True if a new task may depend on the task.
-        check_agent: Find the faults of the agent or skill that a task names; by default, none are searched.
-        allow_equal_tasks: True if tasks may differ only in their ids. A planner that writes such tasks repeats itself.
+        existing: The started tasks of the workflow, by id. The value is True if a new task may depend on the started
+            task.
+        check_agent: Finds the faults of the agent or skill in a task. By default, agents and skills are not checked.
+        allow_equal_tasks: True if tasks may differ only in their ids. False for the plan of a planner, where such a
+            task is a repetition.
 
     Returns:
         The faults, one sentence each.
@@ -85,7 +87,7 @@ def _find_intent_and_dependency_faults(task: PlannedTask, known: set[str], exist
 
 
 def _find_expression_faults(task: PlannedTask) -> Iterator[str]:
-    """Find paths that no result or request can have when the task starts."""
+    """Find paths that cannot have a value when the task starts."""
     if task.input_from and task.input is not None and not isinstance(task.input, dict):
         yield f"task {task.id!r} has `input_from`, and its input is not an object that could get these fields"
     dependencies = {*task.depends_on, *task.optional_dependencies}
@@ -104,7 +106,7 @@ def _find_expression_faults(task: PlannedTask) -> Iterator[str]:
 
 
 def _expression_paths(task: PlannedTask) -> Iterator[tuple[str, Path]]:
-    """List the paths that a task reads, each with the field that names it."""
+    """List the paths that a task reads. Each path comes with the field of the task that contains the path."""
     for path in parse_condition(task.when).paths if task.when else ():
         yield "when", path
     if task.for_each is not None:
@@ -114,7 +116,7 @@ def _expression_paths(task: PlannedTask) -> Iterator[tuple[str, Path]]:
 
 
 def find_request_faults(plan: Plan, fields: Collection[str]) -> list[str]:
-    """Find paths into the request that name a field which the request cannot have.
+    """Find paths to fields that the request cannot have.
 
     Args:
         plan: The plan.
@@ -133,7 +135,7 @@ def find_request_faults(plan: Plan, fields: Collection[str]) -> list[str]:
 
 
 def _find_equal_tasks(plan: Plan) -> list[str]:
-    """Find tasks that differ in nothing but their ids."""
+    """Find tasks that are equal except for their ids."""
     alike = Counter((task.agent, task.skill, task.intent) for task in plan.tasks)
     seen: dict[str, str] = {}
     faults = []
@@ -148,7 +150,7 @@ def _find_equal_tasks(plan: Plan) -> list[str]:
 
 
 def _find_cycle_or_long_chain(plan: Plan, max_depth: int | None) -> list[str]:
-    """Sort the tasks topologically (Kahn). Tasks that are left over are part of a cycle, or depend on one."""
+    """Sort the tasks topologically (Kahn). The tasks that remain are part of a cycle or depend on a cycle."""
     planned = {task.id for task in plan.tasks}
     needs = {task.id: ({*task.depends_on, *task.optional_dependencies} & planned) - {task.id} for task in plan.tasks}
     dependants: dict[str, list[str]] = {task_id: [] for task_id in needs}

@@ -1,4 +1,4 @@
-"""The retry policy of a team or a task: the number of attempts, the delays between attempts, and the final errors."""
+"""Define the retry policy of a team or a task: the number of attempts, their delays, and the final errors."""
 
 from __future__ import annotations
 
@@ -22,13 +22,14 @@ FINAL_KINDS = frozenset(
         ErrorKind.OUTCOME_UNKNOWN,
     }
 )
-"""Kinds of errors that a policy may not retry: the attempt was ended by a decision, or may have had effects."""
+"""Kinds of errors that a policy may not retry. A decision has ended such an attempt, or the attempt may have had
+effects."""
 
 _MAX_DELAY_S = 86_400.0
 """Longest delay that a policy may set, in seconds: one day."""
 
 _MAX_GROWTHS = 100
-"""Largest exponent of the factor. With the largest factor and delay, the product still is a finite float."""
+"""Largest exponent of the factor. Even with the largest factor and delay, the product is a finite float."""
 
 _Kind: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=64)]
 
@@ -36,9 +37,9 @@ _Kind: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=64)
 class RetryPolicy(Frozen):
     """The retries of a task after failed attempts.
 
-    A failed attempt is retried if its error is marked as retryable, or if `retry_on` names the kind of the error. It is
-    never retried if `no_retry_on` names the kind. If the error states a delay (`retry_after`), that delay is used. An
-    output that failed a check is requested again without a delay.
+    A failed attempt is retried if its error is marked as retryable, or if `retry_on` names the kind of the error. If
+    `no_retry_on` names the kind, the attempt is never retried. If the error states a delay (`retry_after`), this delay
+    is used. If an output failed a check, the next attempt starts without a delay.
     """
 
     attempts: int = Field(
@@ -46,7 +47,7 @@ class RetryPolicy(Frozen):
         strict=True,
         ge=1,
         le=20,
-        description="Attempts of a task by its agent; a fallback agent has one more attempt.",
+        description="Number of attempts at a task by its agent. A fallback agent gets one additional attempt.",
     )
     backoff: float = Field(
         default=1.0, strict=True, ge=0, le=_MAX_DELAY_S, description="Seconds before the first retry."
@@ -70,8 +71,8 @@ class RetryPolicy(Frozen):
         strict=True,
         ge=0,
         le=1,
-        description="Share by which a delay is lengthened or shortened at random, so that tasks that failed together "
-        "are not retried together: 0.2 is a fifth.",
+        description="Largest random change of a delay, as a share of the delay; 0.2 is a fifth. The change "
+        "separates the retries of tasks that failed at the same time.",
     )
     retry_on: tuple[_Kind, ...] = Field(
         default=(), description="Kinds of errors that are retried even if they are not marked as retryable."
@@ -116,14 +117,14 @@ class RetryPolicy(Frozen):
         return min(self.backoff * self.factor ** min(attempt - 1, _MAX_GROWTHS), self.max_backoff)
 
     def within(self, bound: RetryPolicy) -> RetryPolicy:
-        """Return this policy, limited to the attempts and the kinds of errors that another policy also allows.
+        """Return this policy, reduced to the attempts and the kinds of errors that another policy allows.
 
         Args:
             bound: The other policy.
 
         Returns:
-            The limited policy. It has at most the attempts of `bound`, and retries only errors that `bound` retries,
-            too.
+            The reduced policy. It has at most the attempts of `bound`, and retries only errors that `bound` also
+            retries.
         """
         return self.model_copy(
             update={

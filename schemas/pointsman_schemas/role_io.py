@@ -1,4 +1,4 @@
-"""The inputs and outputs of the orchestration's roles: planner, classifier, synthesizer, refiner and judge."""
+"""Define the inputs and outputs of the orchestration's roles, such as planner, classifier, synthesizer and judge."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ RequestInput: TypeAlias = str | dict[str, JsonValue]
 
 
 class AvailableAgent(Frozen):
-    """The part of an agent's card that a planner needs to select the agent and to write its input."""
+    """The part of an agent's card that a planner needs to select the agent and to write the input of its task."""
 
     name: AgentName = Field(description="The name of the agent.")
     description: str = Field(description="The tasks that the agent can do.")
@@ -50,10 +50,10 @@ class AvailableAgent(Frozen):
 
 
 class RemainingLimits(Frozen):
-    """The rest of a workflow's limits. None means unlimited."""
+    """The unused part of a workflow's limits. None means unlimited."""
 
     seconds: float = Field(description="Seconds until the deadline of the workflow.")
-    replans: int = Field(default=0, description="Number of plans that may be made again.")
+    replans: int = Field(default=0, description="Number of re-plans that are left.")
     calls: int | None = Field(default=None, description="Model calls.")
     tokens: int | None = Field(default=None, description="Tokens of prompts and answers.")
     cost: float | None = Field(default=None, description="Cost in US dollars.")
@@ -64,7 +64,7 @@ class PlannerAnswer(Frozen):
 
     question: str = Field(description="The question.")
     answer: JsonValue = Field(default=None, description="The answer.")
-    unanswered: str = Field(default="", description="The reason why there is no answer.")
+    unanswered: str = Field(default="", description="The reason for which no answer exists.")
 
 
 class PlannerInput(Frozen):
@@ -73,18 +73,20 @@ class PlannerInput(Frozen):
     request: RequestInput = Field(description="The request.")
     metadata: dict[str, JsonValue] = Field(default={}, description="The metadata of the request.")
     agents: tuple[AvailableAgent, ...] = Field(default=(), description="The live agents that the plan may use.")
-    agents_used: tuple[AgentName, ...] = Field(default=(), description="For a new plan: agents that had tasks already.")
+    agents_used: tuple[AgentName, ...] = Field(default=(), description="For a new plan: agents that already had tasks.")
     results: tuple[TaskReport, ...] = Field(default=(), description="For a new plan: the tasks so far.")
     problems: tuple[str, ...] = Field(default=(), description="The reasons why the last plan was rejected.")
-    replan_reason: str = Field(default="", description="For a new plan: the reason why it is needed.")
+    replan_reason: str = Field(default="", description="For a new plan: the reason for the new plan.")
     max_tasks: int = Field(default=1_000, description="Number of tasks that the plan may have.")
-    remaining_limits: RemainingLimits | None = Field(default=None, description="The rest of the workflow's limits.")
+    remaining_limits: RemainingLimits | None = Field(
+        default=None, description="The unused part of the workflow's limits."
+    )
     adaptive: bool = Field(
         default=False,
-        description="True if the planner plans only the next tasks and is asked again after every result.",
+        description="True if the planner plans only the next tasks and is called again after every result.",
     )
     remaining_plans: int | None = Field(
-        default=None, description="In an adaptive team: how many more times the planner is asked."
+        default=None, description="In an adaptive team: the number of further calls of the planner."
     )
     instructions: str = Field(default="", description="Instructions of the team's owner.")
     may_ask: bool = Field(default=False, description="True if the planner may ask `questions` instead of planning.")
@@ -113,7 +115,7 @@ class SynthesizerInput(Frozen):
 
 
 class RefinerInput(Frozen):
-    """The input of a refiner, which answers with a `Refinement`: a task that has failed."""
+    """The input of a refiner, with a task that has failed. The refiner answers with a `Refinement`."""
 
     request: RequestInput = Field(description="The request.")
     intent: str = Field(description="The intent of the task.")
@@ -144,9 +146,9 @@ class ConflictRuling(Frozen):
 
 
 class ReviewInput(Frozen):
-    """The input of a judge that reviews a stage, and answers with a `Review`.
+    """The input of a judge that reviews a stage. The judge answers with a `Review`.
 
-    The results are the `context` of the handoff: the results of earlier stages, then the result of `task_id`.
+    The `context` of the handoff has the results of earlier stages, and then the result of `task_id`.
     """
 
     request: RequestInput = Field(description="The request.")
@@ -156,7 +158,7 @@ class ReviewInput(Frozen):
     intent: str = Field(description="The intent of the stage.")
     criteria: str = Field(default="", description="The team's criteria for the result.")
     is_last_attempt: bool = Field(
-        default=False, description="True if the stage has no attempt left: `again` is not possible."
+        default=False, description="True if the stage has no attempt left. Then the verdict `again` is not possible."
     )
 
 
@@ -176,7 +178,7 @@ class Review(Frozen):
 
 
 class SummarizerInput(Frozen):
-    """The input of a summarizer, which answers with a `ThreadSummary`: the older turns of a thread."""
+    """The input of a summarizer, with the older turns of a thread. The summarizer answers with a `ThreadSummary`."""
 
     summary: str = Field(default="", description="The summary so far.")
     turns: tuple[PastTurn, ...] = Field(description="The turns to add to the summary, in order.")
@@ -186,7 +188,9 @@ class ThreadSummary(Frozen):
     """The answer of a summarizer."""
 
     summary: str = Field(
-        min_length=1, max_length=MAX_SUMMARY_CHARS, description="The summary of all turns, with the summary so far."
+        min_length=1,
+        max_length=MAX_SUMMARY_CHARS,
+        description="The new summary, which covers the turns and the summary so far.",
     )
 
 

@@ -1,7 +1,7 @@
-"""JSON Schemas of the roles' answers, closed over the choices of one request.
+"""Generate JSON Schemas of the roles' answers that allow only the choices of one request.
 
-A model server that enforces a schema token by token can then write only agents, skills and task ids that exist, and no
-text without an end. The answer is still read as the model of `plan` or `role_io`.
+Some model servers enforce a schema token by token. With these schemas, the answer can name only agents, skills and task
+ids that exist, and each text has a bound. The answer is still validated by the models of `plan` and `role_io`.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ __all__ = [
     "synthesis_schema",
 ]
 
-_MAX_TASKS: Final = 50  # of one plan: more do not fit into the answer of a planner
+_MAX_TASKS: Final = 50  # of one plan: the answer of a planner has no room for more
 _MAX_SELECTED: Final = 8  # agents of one selection
 _MAX_DEPENDENCIES: Final = 20  # of one task
-_MAX_ENUM: Final = 250  # values of one enum: from there on, OpenAI bounds the letters of all values together
+_MAX_ENUM: Final = 250  # values of one enum: in a larger enum, OpenAI bounds the letters of all values together
 _MAX_LISTED_IDS: Final = 100  # task ids of one pattern
 _MAX_INPUT_SCHEMA_CHARS: Final = 1_500  # of an agent's input schema that becomes a part of a plan's schema
 _MAX_INPUT_SCHEMAS: Final = 20  # agents whose input schemas become a part of a plan's schema
-_MAX_INPUT_SCHEMAS_CHARS: Final = 6_000  # of all of them: the prompt has them, too
+_MAX_INPUT_SCHEMAS_CHARS: Final = 6_000  # of all these schemas together, because the prompt contains them, too
 _MAX_INPUT_NAMES: Final = 100  # fields of an input without a schema
 _MAX_INPUT_NAME_CHARS: Final = 64
-_MAX_QUESTIONS: Final = 5  # of one plan: a person answers all of them before the planner plans
+_MAX_QUESTIONS: Final = 5  # of one plan: a person must answer all of them before the planner plans
 _MAX_CHOICES: Final = 20  # of one question
 _CHOICE_CHARS: Final = 200
 _SENTENCE_CHARS: Final = 500
@@ -72,7 +72,7 @@ def closed_schema(output: object, given: object) -> dict[str, JsonValue] | None:
         given: The input, such as a `PlannerInput`.
 
     Returns:
-        A JSON Schema, or None if the two are not the output and the input of one role.
+        A JSON Schema; None if `output` and `given` do not belong to the same role.
     """
     found = next((write for model, kind, write in _ROLES if output is model and isinstance(given, kind)), None)
     return found(given) if found is not None else None
@@ -123,7 +123,7 @@ def selection_schema(given: ClassifierInput) -> dict[str, JsonValue]:
     Returns:
         A JSON Schema of a `Selection`.
     """
-    # An enum, since servers that enforce a schema token by token do not bound a fraction.
+    # The schema is an enum, because servers that enforce a schema token by token do not check the bounds of a fraction.
     confidence: _Schema = {
         "type": "number", "enum": [step / _CONFIDENCE_STEPS for step in range(_CONFIDENCE_STEPS + 1)],
     }  # fmt: skip
@@ -187,7 +187,7 @@ def ruling_schema(given: JudgeInput) -> dict[str, JsonValue]:
 
 
 def review_schema(given: ReviewInput) -> dict[str, JsonValue]:
-    """Return the schema of a review. At the last attempt of a stage, `again` is not a verdict.
+    """Return the schema of a review. At the last attempt of a stage, the verdict `again` is not allowed.
 
     Args:
         given: The input of the reviewer.
@@ -217,9 +217,10 @@ _ROLES: Final[tuple[tuple[type[BaseModel], type[BaseModel], Callable[[Any], dict
 
 
 def _choices(agents: Sequence[AvailableAgent], definitions: _Schema) -> list[_Schema]:
-    """Return the properties that choose an agent or a skill, each with the input that goes with the choice.
+    """Return the choices of an agent or a skill as properties, each with the input for that choice.
 
-    An agent with a small input schema is a choice of its own, with that schema as the input. All others share one.
+    An agent with a small input schema is a separate choice, with that schema for the input. All other agents share a
+    choice.
     """
     own: dict[str, _Schema] = {}
     budget = _MAX_INPUT_SCHEMAS_CHARS
@@ -240,7 +241,7 @@ def _choices(agents: Sequence[AvailableAgent], definitions: _Schema) -> list[_Sc
 
 
 def _names_by_kind(agents: Sequence[AvailableAgent]) -> dict[str, JsonValue]:
-    """Return the schemas of `agent` and `skill`. A kind without names to choose from is left out."""
+    """Return the schemas of `agent` and `skill`. The schema is omitted if there are no agents, or no skills."""
     found: dict[str, JsonValue] = {}
     for kind, names in (("agent", [agent.name for agent in agents]), ("skill", _skills(agents))):
         if names:
@@ -255,7 +256,7 @@ def _skills(agents: Iterable[AvailableAgent]) -> list[str]:
 
 
 def _embedded(agent: AvailableAgent, definitions: _Schema) -> _Schema:
-    """Return an agent's input schema as a part of a larger one: its definitions move to the root."""
+    """Return an agent's input schema for use inside another schema, and move its definitions to `definitions`."""
     prefix = f"{agent.name}__"
     own = agent.input_schema.get("$defs")
     for name, schema in own.items() if isinstance(own, dict) else ():
@@ -279,10 +280,10 @@ def _renamed(schema: JsonValue, prefix: str) -> JsonValue:
 
 
 def _free_input(given: PlannerInput) -> _Schema:
-    """Return the schema of an input for an agent without a schema of its own here.
+    """Return the schema of the input for an agent whose own input schema is not used.
 
-    The names come from the planner's input: from the request, its metadata and the agents' schemas. A small model that
-    may choose names writes one after another without an end.
+    The field names come from the request, its metadata and the agents' schemas. If a small model may invent names, it
+    can write names without an end.
     """
     declared = [agent.input_schema.get("properties") for agent in given.agents]
     known = [given.request, given.metadata, *declared]
@@ -302,7 +303,7 @@ def _input_value() -> _Schema:
 
 
 def _task(choice: _Schema) -> _Schema:
-    """Return the schema of a task. Parts that all tasks share are definitions, so that they are sent once."""
+    """Return the schema of a task. Parts that all tasks share are definitions, so each part is sent only once."""
     kind = next(name for name in choice if name != "input")
     return {
         "type": "object",
@@ -325,7 +326,7 @@ def _reference(name: str) -> _Schema:
 
 
 def _task_ids(used: Sequence[str], count: int) -> tuple[_Schema, _Schema]:
-    """Return the schema of the id of a new task, and of the id of any task, used ones included."""
+    """Return two schemas: for the id of a new task, and for the id of any new or existing task."""
     if not used:
         pattern: _Schema = {"type": "string", "pattern": "^t[1-9][0-9]?$", "maxLength": 3}
         return pattern, pattern
@@ -375,6 +376,6 @@ def _any_of(schemas: list[_Schema]) -> _Schema | None:
 
 
 def _enum(values: Sequence[str]) -> _Schema | None:
-    """Return the enum of texts, or None if providers refuse an enum of this size."""
+    """Return an enum of texts; None if providers refuse an enum of this size."""
     names = list(dict.fromkeys(values))
     return {"type": "string", "enum": [*names]} if 0 < len(names) <= _MAX_ENUM else None

@@ -1,8 +1,8 @@
-"""Schedules: requests that a supervisor sends at the times of a cron expression, or once at a given time.
+"""Define schedules. A supervisor sends the request of a schedule at the times of a cron expression, or at one time.
 
-A caller publishes a `ScheduleChange`. A supervisor of the team decides about it. Each schedule has one record, on
-`{ns}.cron.{team}.{caller}.{schedule}`. Each message of the record holds the entries of one change and the schedule
-after the change, and is published by compare-and-set. So the newest message is the whole schedule.
+A caller publishes a `ScheduleChange`, and a supervisor of the team decides on this change. Each schedule has one
+record, on `{ns}.cron.{team}.{caller}.{schedule}`. Each message of the record contains the entries of one change and the
+schedule after the change. The messages are published by compare-and-set, so the newest message is the whole schedule.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ __all__ = [
 ]
 
 MAX_RUNS = 20
-"""Runs that have ended and that the record of a schedule keeps."""
+"""Number of ended runs in the record of a schedule."""
 MAX_OPEN_RUNS = 50
-"""Runs of one schedule that may run at the same time, with the overlap `allow`."""
+"""Largest number of runs at the same time, for one schedule with the overlap `allow`."""
 MAX_QUEUED_RUNS = 10
-"""Runs of one schedule that may wait, with the overlap `queue`."""
+"""Largest number of waiting runs, for one schedule with the overlap `queue`."""
 MAX_REQUEST_BYTES = 65_536
-"""Most bytes of the request of a schedule. Each change of the record holds the request."""
+"""Largest request of a schedule, in bytes. Each change of the record contains the request."""
 MAX_GRACE_S = 86_400.0
 _KEPT_CHANGES = 20
 
@@ -59,7 +59,8 @@ ScheduleStatus: TypeAlias = Literal["active", "paused", "ended", "deleted", "ref
 
 
 SCHEDULE_ACTIONS = ("schedule", "schedule-others")
-"""The actions in the subjects of commands about schedules: for schedules of the actor, and for those of all callers."""
+"""The actions in the subjects of commands about schedules: for schedules of the actor, and for schedules of any
+caller."""
 
 
 class ScheduleSpec(Frozen):
@@ -70,22 +71,23 @@ class ScheduleSpec(Frozen):
         description="The times as a cron expression of five fields: minute, hour, day of the month, month, day of the "
         "week.",
     )
-    at: AwareDatetime | None = Field(default=None, description="The only time, in place of a cron expression.")
+    at: AwareDatetime | None = Field(default=None, description="The only time, instead of a cron expression.")
     timezone: Annotated[str, StringConstraints(min_length=1, max_length=64)] = Field(
         default="UTC", description="The IANA time zone of the cron expression."
     )
     overlap: Literal["skip", "queue", "allow"] = Field(
         default="skip",
-        description="A fire while an earlier run of the schedule has not ended: the fire is skipped, waits for the end "
-        "of the run, or starts beside the run.",
+        description="The policy for a fire during an earlier run of the schedule. `skip` skips the fire, "
+        "`queue` lets the new run wait for the end of the earlier run, and `allow` starts both runs in "
+        "parallel.",
     )
     missed: Literal["skip", "once"] = Field(
         default="skip",
-        description="Fires that are later than `grace`, because no supervisor or no broker ran: all are skipped, or "
-        "the newest of them starts one run.",
+        description="The policy for fires that are later than `grace`, because no supervisor or no broker "
+        "was running. `skip` skips all of them, and `once` starts one run for the newest.",
     )
     grace: float = Field(
-        default=60.0, strict=True, ge=1, le=MAX_GRACE_S, description="Seconds by which a fire may be late."
+        default=60.0, strict=True, ge=1, le=MAX_GRACE_S, description="Largest accepted delay of a fire, in seconds."
     )
     request: Request = Field(
         description="The request that each fire sends to the team. The owner of its files is the id of the schedule."
@@ -104,7 +106,7 @@ class ScheduleChange(Event):
     """A command about a schedule, on `{ns}.control.{team}.{schedule id}.{action}.{actor}.{id}`.
 
     The action of the subject is `schedule` for a schedule of the actor, and `schedule-others` for the schedule of
-    another caller. The actor of `create` is the caller to whom the schedule belongs.
+    another caller. A created schedule belongs to the actor of `create`.
     """
 
     event_type: ClassVar[str] = "io.pointsman.schedule-change.v1"
@@ -116,21 +118,21 @@ class ScheduleChange(Event):
 
 
 class ScheduleTimer(Event):
-    """The timer of a schedule that fired: a supervisor checks which times have passed."""
+    """The timer of a schedule that fired. A supervisor then checks which times have passed."""
 
     event_type: ClassVar[str] = "io.pointsman.schedule-timer.v1"
 
     caller: Token = Field(description="The caller to whom the schedule belongs.")
     schedule: Token = Field(description="The name of the schedule.")
     number: int = Field(ge=1, description="The number of the timer.")
-    due: AwareDatetime = Field(description="Time for which the timer was armed.")
+    due: AwareDatetime = Field(description="Time at which the timer was due.")
 
 
 class ScheduleRun(Part):
     """One run of a schedule: the workflow of one fire."""
 
-    request_id: str = Field(description="The id of the request, which follows from the fire.")
-    workflow_id: WorkflowId = Field(description="The workflow, which follows from the request.")
+    request_id: str = Field(description="The id of the request, which is computed from the fire.")
+    workflow_id: WorkflowId = Field(description="The workflow, whose id is computed from the request.")
     due: AwareDatetime = Field(description="The time of the fire; for a run by hand, the time of the command.")
     by: str = Field(default="", description="The actor of a run by hand; empty for a fire.")
     status: Literal["queued", "running", "ended"] = Field(description="The status of the run.")
@@ -140,10 +142,10 @@ class ScheduleRun(Part):
 
 
 class AppliedChange(Part):
-    """A command that a supervisor has decided about."""
+    """A command on which a supervisor has decided."""
 
     id: str = Field(description="The id of the command.")
-    refusal: str = Field(default="", description="The reason of a refusal; empty for a command that was carried out.")
+    refusal: str = Field(default="", description="The reason of a refusal; empty for an accepted command.")
 
 
 class Schedule(Part):
@@ -153,18 +155,21 @@ class Schedule(Part):
     caller: Token = Field(description="The caller to whom the schedule belongs.")
     name: Token = Field(description="The name of the schedule, unique for its team and caller.")
     status: ScheduleStatus = Field(
-        description="`ended` is a schedule without a further time; `refused` was never created."
+        description="The status. `ended` means that no time is left, and `refused` means that the schedule "
+        "was never created."
     )
-    spec: ScheduleSpec | None = Field(default=None, description="The definition; none if it was refused.")
+    spec: ScheduleSpec | None = Field(default=None, description="The definition; null if the definition was refused.")
     created_at: AwareDatetime = Field(description="Time of the creation.")
     changed_at: AwareDatetime = Field(description="Time of the last change.")
-    through: AwareDatetime = Field(description="The fires up to this time are decided.")
+    through: AwareDatetime = Field(description="Time up to which all fires are decided.")
     wake: AwareDatetime | None = Field(default=None, description="Time of the armed timer.")
     timer: int = Field(default=0, ge=0, description="Number of the armed timer.")
     runs: tuple[ScheduleRun, ...] = Field(default=(), description="The newest runs, in order.")
-    started: int = Field(default=0, ge=0, description="Runs that were started.")
-    skipped: int = Field(default=0, ge=0, description="Fires that were skipped, because an earlier run had not ended.")
-    missed: int = Field(default=0, ge=0, description="Fires that were skipped, because they were too late.")
+    started: int = Field(default=0, ge=0, description="Number of started runs.")
+    skipped: int = Field(
+        default=0, ge=0, description="Number of fires that were skipped, because an earlier run had not ended."
+    )
+    missed: int = Field(default=0, ge=0, description="Number of fires that were skipped, because they were too late.")
     changes: tuple[AppliedChange, ...] = Field(default=(), description="The newest commands.")
     changed_by: str = Field(default="", description="The actor of the last command.")
 
@@ -182,7 +187,7 @@ class ScheduleCreated(Part):
 
 
 class ChangeRefused(Part):
-    """A command was refused. A refused creation begins a record, so that its caller can read the reason."""
+    """A command was refused. A refused creation also begins a record, so the caller can read the reason."""
 
     kind: Literal["change_refused"] = Field(default="change_refused", description="The kind of entry.")
     at: AwareDatetime = Field(description="Time of the entry.")
@@ -194,7 +199,7 @@ class ChangeRefused(Part):
 
 
 class SchedulePaused(Part):
-    """The schedule was paused: its times pass without a run."""
+    """The schedule was paused. Its times pass without a run."""
 
     kind: Literal["schedule_paused"] = Field(default="schedule_paused", description="The kind of entry.")
     at: AwareDatetime = Field(description="Time of the entry.")
@@ -203,7 +208,7 @@ class SchedulePaused(Part):
 
 
 class ScheduleResumed(Part):
-    """The schedule continues. The times of the pause were not missed."""
+    """The schedule continues. The times during the pause do not count as missed."""
 
     kind: Literal["schedule_resumed"] = Field(default="schedule_resumed", description="The kind of entry.")
     at: AwareDatetime = Field(description="Time of the entry.")
@@ -228,7 +233,7 @@ class ScheduleEnded(Part):
 
 
 class RunStarted(Part):
-    """A fire, or a command, became a run: its request is sent, or waits for the end of an earlier run."""
+    """A fire or a command started a run. The request of the run is sent, or waits for the end of an earlier run."""
 
     kind: Literal["run_started"] = Field(default="run_started", description="The kind of entry.")
     at: AwareDatetime = Field(description="Time of the entry.")
@@ -241,7 +246,7 @@ class RunStarted(Part):
 
 
 class RunGranted(Part):
-    """A run that waited may start: its request is sent."""
+    """A waiting run may start, and its request is sent."""
 
     kind: Literal["run_granted"] = Field(default="run_granted", description="The kind of entry.")
     at: AwareDatetime = Field(description="Time of the entry.")
@@ -257,12 +262,12 @@ class RunSkipped(Part):
 
 
 class TimesPassed(Part):
-    """The fires up to a time are decided. Some of them were too late."""
+    """All fires up to a time are decided. Some fires may have been too late."""
 
     kind: Literal["times_passed"] = Field(default="times_passed", description="The kind of entry.")
     at: AwareDatetime = Field(description="Time of the entry.")
-    through: AwareDatetime = Field(description="The fires up to this time are decided.")
-    missed: int = Field(default=0, ge=0, description="Fires that were too late.")
+    through: AwareDatetime = Field(description="Time up to which all fires are decided.")
+    missed: int = Field(default=0, ge=0, description="Number of fires that were too late.")
 
 
 class RunEnded(Part):
@@ -279,7 +284,7 @@ class TimerSet(Part):
 
     kind: Literal["timer_set"] = Field(default="timer_set", description="The kind of entry.")
     at: AwareDatetime = Field(description="Time of the entry.")
-    due: AwareDatetime = Field(description="Time of the timer.")
+    due: AwareDatetime = Field(description="Time at which the timer is due.")
 
 
 ScheduleEntry: TypeAlias = Annotated[

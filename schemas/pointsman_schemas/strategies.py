@@ -1,4 +1,4 @@
-"""Strategies: the source of a workflow's plan, and its end. Each strategy has its own `kind`."""
+"""Define the strategies. A strategy determines the plan and the end of a workflow. Each strategy has its own `kind`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ __all__ = [
 class _SynthesizedStrategy(Frozen):
     """The base of strategies with a synthesizer.
 
-    A synthesizer of None is written as null, although other fields of None are omitted: omitted means the default.
+    A synthesizer of None is written as null. Other fields with None are omitted, but here an omitted field means the
+    default.
     """
 
     @model_serializer(mode="wrap")
@@ -45,30 +46,30 @@ class _SynthesizedStrategy(Frozen):
 class PlanAndExecute(_SynthesizedStrategy):
     """A planner writes the plan, and a synthesizer writes the answer.
 
-    With `Limits(replans=n)` the planner plans again when a task has failed permanently or a result requests it.
+    With `Limits(replans=n)`, the planner plans again if a task has failed permanently or a result requests a new plan.
     """
 
     kind: Literal["plan_and_execute"] = Field(default="plan_and_execute", description="The kind of strategy.")
     planner: AgentName = Field(default="planner", description="The agent that plans.")
     synthesizer: AgentName | None = Field(
-        default="synthesizer", description="The agent that writes the answer; null for the plain results."
+        default="synthesizer", description="The agent that writes the answer. With null, the answer is the results."
     )
     fallback: AgentName | None = Field(
         default=None,
-        description="The agent that receives the whole request if there is no usable first plan: the planner failed, "
-        "found no agent, or its plans were rejected.",
+        description="The agent that receives the whole request if the first plan is not usable, because "
+        "the planner failed, found no agent, or wrote rejected plans.",
     )
     instructions: str = Field(default="", description="Instructions for the planner.")
     may_ask: bool = Field(default=False, description="True if the planner may ask a person questions before it plans.")
 
 
 class Adaptive(_SynthesizedStrategy):
-    """A planner plans the next tasks only, and is asked again after every result until nothing remains to be done."""
+    """A planner plans only the next tasks, and is called again after every result until it plans no more tasks."""
 
     kind: Literal["adaptive"] = Field(default="adaptive", description="The kind of strategy.")
     planner: AgentName = Field(default="planner", description="The agent that plans.")
     synthesizer: AgentName | None = Field(
-        default="synthesizer", description="The agent that writes the answer; null for the plain results."
+        default="synthesizer", description="The agent that writes the answer. With null, the answer is the results."
     )
     instructions: str = Field(default="", description="Instructions for the planner.")
     may_ask: bool = Field(default=False, description="True if the planner may ask a person questions before it plans.")
@@ -78,8 +79,9 @@ class Adaptive(_SynthesizedStrategy):
 class Router(_SynthesizedStrategy):
     """A classifier selects agents for the request.
 
-    A single agent above the threshold answers by itself. Several agents work in parallel, or a planner plans them with
-    `escalate`. Without any agent, the request goes to `fallback`, or back to the caller with a question.
+    If one agent is above the threshold, this agent answers. Several agents work in parallel or, with `escalate`, by the
+    plan of a planner. If no agent is above the threshold, `fallback` gets the request. Without a fallback, the caller
+    gets a question.
     """
 
     kind: Literal["router"] = Field(default="router", description="The kind of strategy.")
@@ -92,12 +94,12 @@ class Router(_SynthesizedStrategy):
     )
     synthesizer: AgentName | None = Field(
         default="synthesizer",
-        description="The agent that writes one answer from several results; null for the results.",
+        description="The agent that writes one answer from several results. With null, the answer is the results.",
     )
     escalate: PlanAndExecute | None = Field(
         default=None,
-        description="Plan requests for several agents. Only its planner and instructions are used: synthesizer and "
-        "fallback come from the router.",
+        description="The strategy that plans requests for several agents. Only the planner and the "
+        "instructions of `escalate` are used. The synthesizer and the fallback of the router are used.",
     )
 
     @model_validator(mode="after")
@@ -114,26 +116,28 @@ class Router(_SynthesizedStrategy):
 class Check(Frozen):
     """Requirements on the output of a stage, or of a member of a fan-out. All are optional.
 
-    The text of an object is the text of its values. An output that meets the requirements is reviewed by the judge.
+    For an object, the text is the text of its values. The judge reviews only an output that meets the requirements.
     """
 
-    fields: tuple[str, ...] = Field(default=(), description="Fields that the output must have, not empty.")
-    mentions: tuple[str, ...] = Field(
-        default=(), description="Words, in any case, of which the text of the output must contain one."
+    fields: tuple[str, ...] = Field(
+        default=(), description="Fields that the output must have, with a value that is not empty."
     )
-    min_length: int = Field(default=0, ge=0, description="Least number of characters of the output's text.")
+    mentions: tuple[str, ...] = Field(
+        default=(), description="Words. The text of the output must contain one of them, in upper or lower case."
+    )
+    min_length: int = Field(default=0, ge=0, description="Smallest length of the output's text, in characters.")
     judge: AgentName | None = Field(
         default=None,
-        description="The agent that reviews the output: it accepts the output, asks for another attempt once, or stops "
-        "the pipeline.",
+        description="The agent that reviews the output. The judge accepts the output, requests another "
+        "attempt (only once), or stops the pipeline.",
     )
     criteria: str = Field(default="", description="Criteria for the judge, in addition to the stage's intent.")
 
 
 class Stage(Frozen):
-    """One stage of a pipeline. Its agent receives the request and the outputs of the stages before it.
+    """One stage of a pipeline. The agent of the stage receives the request and the outputs of all earlier stages.
 
-    An output that fails the check is requested again with the reason, while the stage has attempts left.
+    If the output fails the check, the next attempt receives the reason, while the stage has attempts left.
     """
 
     agent: AgentName | None = Field(default=None, description="The agent of the stage.")
@@ -169,7 +173,7 @@ class Pipeline(Frozen):
     @field_validator("stages", mode="before")
     @classmethod
     def _is_a_list(cls, given: object) -> object:
-        if isinstance(given, Stage):  # a model is iterable, and each of its fields would be a wrong stage
+        if isinstance(given, Stage):  # a model is iterable, so each field of the model would become a wrong stage
             raise PydanticCustomError("stages", "a list of stages is expected, such as (Stage(agent='a'),)")
         return given
 
@@ -189,14 +193,14 @@ class FanOut(_SynthesizedStrategy):
 
     kind: Literal["fan_out"] = Field(default="fan_out", description="The kind of strategy.")
     min_success_ratio: float = Field(
-        default=0.5, gt=0, le=1, description="Share of the members that must succeed, from 0 to 1."
+        default=0.5, gt=0, le=1, description="Smallest share of the members that must succeed, from 0 to 1."
     )
     synthesizer: AgentName | None = Field(
-        default="synthesizer", description="The agent that writes the answer; null for the plain results."
+        default="synthesizer", description="The agent that writes the answer. With null, the answer is the results."
     )
     intent: str = Field(default="", description="The task of every member, in one or two sentences.")
     skills: tuple[Skill, ...] = Field(
-        default=(), description="If set: the request goes to one agent for each of these skills."
+        default=(), description="Skills of the members. If set, the request goes to one agent for each skill."
     )
     check: Check = Field(default=Check(), description="Requirements on the output of every member.")
 
@@ -204,7 +208,7 @@ class FanOut(_SynthesizedStrategy):
 class Choreography(_SynthesizedStrategy):
     """Agents react to named events and emit other events, without a plan.
 
-    The workflow ends when no reaction is left, or at once when an event of `end_events` is emitted.
+    The workflow ends when no reaction is left. An event of `end_events` ends the workflow at once.
     """
 
     kind: Literal["choreography"] = Field(default="choreography", description="The kind of strategy.")
@@ -213,28 +217,28 @@ class Choreography(_SynthesizedStrategy):
         default=(), description="Events that end the workflow; their data is the answer."
     )
     synthesizer: AgentName | None = Field(
-        default=None, description="The agent that writes the answer; null for the plain results."
+        default=None, description="The agent that writes the answer. With null, the answer is the results."
     )
 
 
 class Fixed(_SynthesizedStrategy):
-    """The tasks of a plan that the author of the team wrote. No planner is asked.
+    """Run a plan that the author of the team wrote. No planner is called.
 
     Tasks may have conditions (`when`), may be done for each item of a list (`for_each`), and may take fields of their
-    input from the request and from results (`input_from`). An object request may also name inputs of the tasks in its
-    field `inputs` (`FixedInput`).
+    input from the request and from results (`input_from`). A request that is an object may contain inputs of tasks in
+    its field `inputs` (`FixedInput`).
     """
 
     kind: Literal["fixed"] = Field(default="fixed", description="The kind of strategy.")
-    plan: Plan = Field(description="The plan. Its tasks name agents or skills, and no cycle of dependencies.")
+    plan: Plan = Field(description="The plan. Each task names an agent or a skill, and the dependencies have no cycle.")
     input_schema: JsonSchema | None = Field(
         default=None,
-        description="JSON Schema of the request, without its field `inputs`; null for any request. A request that does "
-        "not match ends the workflow as failed.",
+        description="JSON Schema of the request, without its field `inputs`; null to accept any request. "
+        "If a request does not match, its workflow fails.",
     )
     checks: dict[TaskId, Check] = Field(default={}, description="Requirements on the outputs of tasks, by task id.")
     synthesizer: AgentName | None = Field(
-        default=None, description="The agent that writes the answer; null for the plain results."
+        default=None, description="The agent that writes the answer. With null, the answer is the results."
     )
 
     @model_validator(mode="after")
@@ -254,7 +258,7 @@ class Fixed(_SynthesizedStrategy):
 
 
 def _closed_fields(schema: Mapping[str, object] | None) -> Collection[str] | None:
-    """Return the fields that the schema names; None if a request may have others that the schema does not show."""
+    """Return the fields in the schema; None if the schema allows a request with other fields."""
     properties = schema.get("properties") if schema else None
     if schema is None or not isinstance(properties, Mapping):
         return None
@@ -274,14 +278,14 @@ def _agent_faults(task: PlannedTask) -> list[str]:
 class FixedInput(Frozen):
     """The fields of an object request that a team with a fixed plan reads.
 
-    A task without an input receives the other fields of the request and its metadata.
+    A task without an input receives the request's other fields and its metadata.
     """
 
     inputs: dict[TaskId, JsonValue] = Field(
         default={},
-        description="The inputs of tasks, by task id. An input replaces the input that the plan has for the task; if "
-        "both are objects, their fields are merged, and the request's values win. An id that is not a task of the "
-        "plan refuses the request.",
+        description="The inputs of tasks, by task id. An input replaces the input that the plan has for "
+        "the task. If both inputs are objects, their fields are merged, and the values of the request win. "
+        "If an id is not the id of a task in the plan, the request is refused.",
     )
 
 

@@ -1,6 +1,6 @@
-"""Strict JSON in and out.
+"""Read and write strict JSON.
 
-NaN, Infinity, lone surrogates, duplicate keys and deep nesting are refused, and integers keep all digits.
+NaN, Infinity, lone surrogates, duplicate keys and deep nesting are refused. Integers keep all digits.
 """
 
 from __future__ import annotations
@@ -39,24 +39,25 @@ __all__ = [
 ]
 
 MAX_DEPTH = 128
-"""Allowed nesting of a value: below the JSON parser's own limit of 200, so that sent values can always be read."""
+"""Deepest nesting of a written value. The limit of the JSON parser is 200, so readers can always read written
+values."""
 
 _PARSER_MAX_DEPTH = 200  # pydantic-core's own limit
 _MAX_INTEGER_BITS = 14_284  # 4,300 digits, the limit of the JSON parser, in bits
 
-# Numbers that may overflow to infinity. The parsers refuse NaN, but not these. An overflow needs an exponent of three
-# digits, or 209 digits and an exponent of two. The few bodies that match are checked closely.
+# Numbers that may overflow to infinity. The parsers refuse NaN, but accept these numbers. An overflow needs an exponent
+# of three digits, or 209 digits and an exponent of two. Only bodies that match the pattern are checked closely.
 _NON_FINITE_PATTERN = re.compile(rb"[\s,:\[]-?[0-9](?:[0-9.]*[eE]\+?[0-9]{3}|[0-9.]{199})")
-# Most bodies have nothing of that form, not even in their texts. This test is ten times faster than the pattern.
+# A test that is ten times faster than the pattern: most bodies have no text or number of that form.
 _DIGIT_CLASSES = bytes.maketrans(b"123456789.E", b"0000000000e")
 _LONG_DIGITS = b"0" * 200
 
-# An escaped backslash, a whole pair, or half a pair, which is the group.
+# An escaped backslash, a whole surrogate pair, or half a pair. The group is the half pair.
 _ESCAPE = re.compile(
     rb"\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(\\u[dD][89a-fA-F][0-9a-fA-F]{2})"
 )
 
-_MANY_FAULTS_BYTES = 16_384  # bytes of a body from which only the first invalid member of a list is reported
+_MANY_FAULTS_BYTES = 16_384  # for larger bodies, report only the first invalid member of a list
 _MAX_PROBLEMS = 1_000
 _OWN_TEXT = "Value error, "  # pydantic writes this before the text of a validator's ValueError
 
@@ -64,9 +65,9 @@ ModelT = TypeVar("ModelT", bound=BaseModel)
 
 
 class _Unchecked:
-    """Skip validation of values that were read from bytes: these are JSON already. Values from Python are validated.
+    """Skip the validation of values that were read from bytes, which are JSON already. Validate values from Python.
 
-    pydantic's own `JsonValue` calls Python for each node of a value, in both directions.
+    The type `JsonValue` of pydantic calls Python for each node of a value, for reading and for writing.
     """
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
@@ -78,7 +79,7 @@ class _Unchecked:
 
 
 JsonValue: TypeAlias = Annotated[pydantic.JsonValue, _Unchecked()]
-"""The type of a field with any JSON value."""
+"""The type of a field that may have any JSON value."""
 
 
 def parse(model: type[ModelT], body: bytes) -> ModelT:
@@ -92,9 +93,8 @@ def parse(model: type[ModelT], body: bytes) -> ModelT:
         An instance of `model`.
 
     Raises:
-        UndecodableEventError: The body is not strict JSON, nested too deep, or not valid for the model. The message
-            names
-            the first three fields.
+        UndecodableEventError: The body is not strict JSON, is nested too deep, or is not valid for the model. The
+            message names the first three invalid fields.
     """
     if _may_not_be_finite(body):
         parse_json(body)
@@ -108,7 +108,7 @@ def parse(model: type[ModelT], body: bytes) -> ModelT:
             made = model.model_validate_json(body)
     except ValidationError as error:
         raise UndecodableEventError(f"not a valid {model.__name__}: {describe(error)}") from None
-    _parse_body(body)  # refuses duplicate keys: pydantic uses the last, other readers the first
+    _parse_body(body)  # refuses duplicate keys, because pydantic uses the last value and other readers use the first
     return made
 
 
@@ -116,8 +116,8 @@ def parse(model: type[ModelT], body: bytes) -> ModelT:
 def first_fault_validator(model: type[BaseModel]) -> SchemaValidator:
     """Return a validator of a model that stops at the first invalid member of a list.
 
-    The validator of the model collects the errors of all members. A body of a megabyte has more than a million errors,
-    which take minutes and gigabytes.
+    The validator of the model collects the errors of all members. A body of a megabyte can have a million errors, which
+    would take minutes and gigabytes.
 
     Args:
         model: The class.
@@ -132,7 +132,7 @@ def first_fault_validator(model: type[BaseModel]) -> SchemaValidator:
 
 
 def stop_at_first_fault(schema: Any) -> None:
-    """Change a schema of pydantic-core, so that the validation of a list stops at the first invalid member.
+    """Change a schema of pydantic-core. Afterwards, the validation of a list stops at the first invalid member.
 
     Args:
         schema: The schema, or a part of one.
@@ -170,7 +170,7 @@ def parse_json(body: bytes) -> JsonValue:
 
 
 def _parse_body(body: bytes) -> JsonValue:
-    """Parse with jiter, pydantic-core's parser, which detects duplicate keys. It takes a fifth of the model's time."""
+    """Parse with jiter, the parser of pydantic-core, which detects duplicate keys in a fifth of the model's time."""
     try:
         value: JsonValue = jiter.from_json(body, allow_inf_nan=False, catch_duplicate_keys=True, cache_mode="none")
     except ValueError as error:
@@ -184,12 +184,12 @@ def _may_not_be_finite(body: bytes) -> bool:
     form = body.translate(_DIGIT_CLASSES)
     if b"0e000" not in form and b"0e+000" not in form and _LONG_DIGITS not in form:
         return False
-    bare = body[:1].isdigit() or body[:1] == b"-"  # a single number, which the pattern does not match
+    bare = body[:1].isdigit() or body[:1] == b"-"  # a body that is only a number, which the pattern does not match
     return bare or _NON_FINITE_PATTERN.search(body) is not None
 
 
 def _check_depth(body: bytes, depth: int) -> None:
-    """Wrap the body in lists, so that a body that is too deep exceeds the parser's own limit."""
+    """Wrap the body in lists. If the body is nested too deep, the wrapped body exceeds the limit of the parser."""
     if (spare := _PARSER_MAX_DEPTH - depth) > 0:
         try:
             from_json(b"[" * spare + body + b"]" * spare)
@@ -199,7 +199,7 @@ def _check_depth(body: bytes, depth: int) -> None:
 
 
 def dump(model: BaseModel) -> bytes:
-    """Serialize a model, without fields that are None.
+    """Serialize a model. Fields that are None are omitted.
 
     Args:
         model: The body.
@@ -211,7 +211,7 @@ def dump(model: BaseModel) -> bytes:
 
 
 def describe(error: ValidationError) -> str:
-    """Describe the first three problems in one line, without the invalid values, which may be secret or large."""
+    """Describe the first three problems in one line. Omit the invalid values, because they may be secret or large."""
     problems = problems_of(error)
     more = len(problems) - 3
     shown = f"{_MAX_PROBLEMS} or more" if len(problems) == _MAX_PROBLEMS else f"{more} more"
@@ -219,7 +219,7 @@ def describe(error: ValidationError) -> str:
 
 
 def problems_of(error: ValidationError) -> list[str]:
-    """Return the first problems with their paths, without the invalid values, which may be secret or large."""
+    """Return the first problems with their paths. Omit the invalid values, because they may be secret or large."""
     found = error.errors(include_url=False, include_input=False)[:_MAX_PROBLEMS]
     # If members of a list are invalid, pydantic also reports that the list is too short.
     unfit = {problem["loc"][:length] for problem in found for length in range(len(problem["loc"]))}
@@ -244,20 +244,22 @@ def _problem_text(problem: ErrorDetails) -> str:
 def as_json_value(value: Any, path: str = "$", *, repair_text: bool = False) -> JsonValue:
     """Convert a Python value to plain JSON data.
 
-    Models and dataclasses become objects, and sets become lists, sorted by their JSON text. Any other type that
-    pydantic can write, such as `Decimal`, `timedelta` or `Path`, becomes what pydantic writes. The fields of a
-    model are checked again, because a model may have been changed after it was made.
+    Models and dataclasses become objects. Sets become lists, sorted by the JSON text of the members. Other types, such
+    as `Decimal`, `timedelta` or `Path`, are converted by pydantic. The fields of a model are checked again, because
+    they may have been changed.
 
     Args:
         value: Any value.
         path: The path to the value, for error messages.
-        repair_text: True to replace each half of a surrogate pair by a question mark; by default it is refused.
+        repair_text: True to replace each half of a surrogate pair by a question mark. By default, such a text is
+            refused.
 
     Returns:
         The data.
 
     Raises:
-        NotJsonError: A part of the value has no form in strict JSON. The message has its path, never its content.
+        NotJsonError: A part of the value cannot be converted to strict JSON. The message has the path of the part, but
+            not the content.
     """
     try:
         return _as_json_value(value, path, 0)
@@ -328,21 +330,21 @@ def _as_object(value: Mapping[Any, Any], path: str, depth: int) -> dict[str, Jso
 
 
 def _dump_model(model: Any, path: str) -> Any:
-    """Check a model or a dataclass, and dump it by its own aliases and serializers. NaN and infinity are refused."""
+    """Check a model or a dataclass, and dump it with its aliases and serializers. Refuse NaN and infinity."""
     name = type(model).__name__
     try:
         return writer_of(type(model)).write(model)
     except ValidationError as error:
         raise NotJsonError(f"{_shorten(path)} is a {name} that is not valid: {describe(error)}") from None
-    except Exception as error:  # a cycle, a lone surrogate, a field without a form in JSON, a validator that fails
+    except Exception as error:  # a cycle, a lone surrogate, a field without a form in JSON, a failed validator
         raise NotJsonError(
             f"{_shorten(path)} is a {name} that pydantic cannot write as JSON ({type(error).__name__})"
         ) from None
 
 
 def _dump_other(value: object, path: str) -> Any:
-    """Return what pydantic writes for a value of another type, such as a `Decimal` or a `Path`."""
-    if not isinstance(value, Iterator | bytes | bytearray):  # an iterator would be consumed; some bytes are not text
+    """Return the JSON data that pydantic writes for a value of another type, such as a `Decimal` or a `Path`."""
+    if not isinstance(value, Iterator | bytes | bytearray):  # an iterator would be consumed, and bytes may not be text
         try:
             written = to_jsonable_python(value, serialize_unknown=False)
         except Exception:
@@ -360,7 +362,7 @@ def _shorten(text: str, most: int = 80) -> str:
 
 
 def _key_text(key: Any, path: str) -> str:
-    """Return a key as text: a number, a time or an enum as pydantic writes it as the key of an object."""
+    """Return a key as text. A number, a time or an enum is written as pydantic writes the key of an object."""
     if isinstance(key, Enum):
         key = key.value
     if not isinstance(key, str):
@@ -388,13 +390,13 @@ def _check_text(text: str, path: str) -> str:
 def replace_surrogate_escapes(body: bytes) -> bytes:
     """Replace each escape of half a surrogate pair in JSON by a question mark.
 
-    A writer that cuts a text between the halves of a pair, as JavaScript allows, writes such an escape.
+    A JavaScript program writes such an escape if it cuts a text between the halves of a pair.
 
     Args:
         body: The JSON.
 
     Returns:
-        The body, unchanged if no half is alone.
+        The body; unchanged if it has no such half.
     """
     if b"\\u" not in body:
         return body

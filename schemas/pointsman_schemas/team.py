@@ -1,4 +1,4 @@
-"""The configuration of a team: its agents, its strategy and the limits of its workflows."""
+"""Define the configuration of a team: its agents, its strategy and the limits of its workflows."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ __all__ = [
 ]
 
 ANY: Literal["*"] = "*"
-"""Every live agent with the role `work` that is not a team. Teams must be named."""
+"""Every live agent with the role `work`, except teams. A team must be named to be used."""
 
 
 class Limits(Frozen):
     """The limits of a workflow. A limit of None is unlimited.
 
-    `tasks`, `replans`, `calls`, `tokens` and `cost` bound the workflow together with the teams below it, regardless of
-    the limits of those teams. Each attempt reserves a share of the rest when it starts.
+    `tasks`, `replans`, `calls`, `tokens` and `cost` bound the workflow and its child workflows together, regardless of
+    the limits of other teams. Each attempt reserves a share of the unused part when the attempt starts.
     """
 
     deadline: float = Field(
@@ -68,27 +68,40 @@ class Limits(Frozen):
         strict=True,
         ge=0.001,
         le=MAX_DEADLINE_S,
-        description="Seconds to wait for a person's answer. This time does not count against the deadline.",
+        description="Seconds until a question to a person expires. The wait for an answer does not count "
+        "against the deadline.",
     )
     questions: int = Field(
-        default=20, strict=True, ge=0, description="Questions for information in a workflow; approvals do not count."
+        default=20,
+        strict=True,
+        ge=0,
+        description="Number of questions for information in a workflow. Approvals do not count.",
     )
     messages: int = Field(
-        default=20, strict=True, ge=0, le=100, description="Messages to a running workflow, each of 4,000 characters."
+        default=20,
+        strict=True,
+        ge=0,
+        le=100,
+        description="Number of messages to a running workflow. A message has at most 4,000 characters.",
     )
-    tasks: int = Field(default=1_000, strict=True, ge=1, description="Tasks of all plans.")
+    tasks: int = Field(default=1_000, strict=True, ge=1, description="Number of tasks in all plans together.")
     depth: int = Field(default=100, strict=True, ge=1, description="Longest chain of dependencies in a plan.")
-    nesting: int = Field(default=5, strict=True, ge=0, le=20, description="Number of teams that may be above a team.")
+    nesting: int = Field(default=5, strict=True, ge=0, le=20, description="Largest number of teams above a team.")
     replans: int = Field(
-        default=0, strict=True, ge=0, description="Plans made again after a failure or at the request of a result."
+        default=0, strict=True, ge=0, description="Number of new plans after a failure or at the request of a result."
     )
-    plan_repairs: int = Field(default=2, strict=True, ge=0, description="Rejected plans returned to the planner.")
+    plan_repairs: int = Field(
+        default=2, strict=True, ge=0, description="Number of times that a rejected plan is returned to the planner."
+    )
     files: int = Field(
-        default=20, strict=True, ge=0, description="Files of a request, and files that one task may return."
+        default=20,
+        strict=True,
+        ge=0,
+        description="Number of files of a request, and number of files that one task may return.",
     )
     file_bytes: int = Field(default=104_857_600, strict=True, ge=0, description="Largest file, in bytes.")
     file_types: tuple[str, ...] = Field(
-        default=(), description="Allowed media types, such as `application/pdf` or `image/*`; empty for all."
+        default=(), description="Allowed media types, such as `application/pdf` or `image/*`; empty to allow all."
     )
     calls: Annotated[int, Field(strict=True, ge=0)] | None = Field(default=None, description="Model calls.")
     tokens: Annotated[int, Field(strict=True, ge=0)] | None = Field(
@@ -102,8 +115,8 @@ class Limits(Frozen):
 class DailyLimits(Frozen):
     """Limits on the usage of the workflows that end within one day (UTC). A limit of None is unlimited.
 
-    A supervisor refuses requests once a limit is reached. Running workflows continue, so the usage of a day may exceed
-    the limit by their usage. `Limits` bounds one workflow.
+    When a limit is reached, a supervisor refuses requests. Running workflows continue, so their usage may exceed the
+    limit of the day. `Limits` bounds one workflow.
     """
 
     calls: Annotated[int, Field(strict=True, ge=0)] | None = Field(default=None, description="Model calls.")
@@ -116,39 +129,45 @@ class DailyLimits(Frozen):
 
 
 class Team(Frozen):
-    """The configuration of a team. A team is also an agent: other teams may use it."""
+    """The configuration of a team. A team is also an agent, so other teams may use the team."""
 
     name: TeamName = Field(description="The name of the team.")
-    description: str = Field(default="", description="The requests that the team serves, for planners of other teams.")
+    description: str = Field(
+        default="", description="A description of the requests that the team serves, for planners of other teams."
+    )
     skills: tuple[str, ...] = Field(
         default=(), description="Skills by which plans of other teams may address the team."
     )
     agents: Literal["*"] | tuple[AgentName, ...] = Field(
-        default=ANY, description="Names of agents or teams; or `ANY`, every live agent that is not a team."
+        default=ANY, description="Names of agents or teams; or `ANY` for every live agent that is not a team."
     )
     own_agents: tuple[AgentName, ...] = Field(
         default=(),
-        description="Names in this definition that stand for agents of the team's own. Their workers run with "
-        "`--team`, or the agents name the team. Their full names begin with the team's name and `--`, so an agent of "
-        "the same name that belongs to no team, or to another team, gets none of their tasks.",
+        description="Names in this definition of agents that belong to the team. The workers of these "
+        "agents run with `--team`, or the agents name the team. The full name of such an agent begins with "
+        "the team's name and `--`. So an agent with the same short name and another team, or without a team, "
+        "gets none of the tasks.",
     )
-    strategy: Strategy = Field(default=PlanAndExecute(), description="The source of plans, and the end of workflows.")
+    strategy: Strategy = Field(
+        default=PlanAndExecute(), description="The strategy, which determines the plan and the end of a workflow."
+    )
     limits: Limits = Field(default=Limits(), description="The limits of a workflow.")
     daily: DailyLimits = Field(
         default=DailyLimits(), description="The limits of all workflows of the team in a day (UTC)."
     )
     daily_per_caller: DailyLimits = Field(
         default=DailyLimits(),
-        description="The limits of the team's workflows for one caller in a day (UTC). For the task of another team, "
-        "that team is the caller.",
+        description="The limits of the team's workflows for one caller in a day (UTC). If another team "
+        "gives a task to this team, the other team is the caller.",
     )
     retry: RetryPolicy = Field(
-        default=RetryPolicy(), description="The retries of tasks without a policy of their own, the roles' included."
+        default=RetryPolicy(),
+        description="The retry policy of all tasks that have no own policy, including the tasks of roles.",
     )
     approve_plan: bool = Field(
-        default=False, description="True if a person must allow each plan before its tasks start."
+        default=False, description="True if a person must approve each plan before the tasks of the plan start."
     )
-    threads: ThreadPolicy = Field(default=ThreadPolicy(), description="The conversations with the team.")
+    threads: ThreadPolicy = Field(default=ThreadPolicy(), description="The policy for conversations with the team.")
     refiner: AgentName | None = Field(
         default="refiner", description="The agent that rewrites a task that has failed twice, if it is live."
     )
@@ -159,7 +178,7 @@ class Team(Frozen):
     @field_validator("agents", mode="before")
     @classmethod
     def _are_names(cls, given: object) -> object:
-        """Validate with one error, where the union would report an error for each of its members."""
+        """Validate with only one error. The union would report an error for each of its members."""
         if given == ANY or (isinstance(given, list | tuple | set | frozenset) and all(map(is_token, given))):
             return given
         expected = "a list of names is expected, each of 1 to 64 letters, digits, - and _, or ANY"
@@ -167,7 +186,7 @@ class Team(Frozen):
 
     @model_validator(mode="after")
     def _uses_its_own_agents(self) -> Self:
-        """Replace the names of own agents by their full names."""
+        """Replace the names of the team's own agents with their full names."""
         names = {name: own_agent(self.name, name) for name in self.own_agents}
         for name, full in names.items():
             if TEAM_SEPARATOR in name or not is_token(full):
@@ -209,10 +228,10 @@ class Team(Frozen):
         return self
 
     def required_agents(self) -> Mapping[AgentName, str]:
-        """Return the agents that the team names.
+        """Return the agents that the definition of the team names.
 
         Returns:
-            By name: the work of the agent, one of `works`, `plans`, `classifies`, `synthesizes` and `judges`.
+            For each agent: its work, which is `works`, `plans`, `classifies`, `synthesizes` or `judges`.
         """
         strategy, named = self.strategy, () if self.agents == ANY else self.agents
         roles: list[tuple[AgentName | None, str]]
@@ -243,7 +262,7 @@ class Team(Frozen):
         """Return the skills that the team needs.
 
         Returns:
-            The skills. A live agent that the team may use must have each of them.
+            The skills. For each skill, the team needs a live agent that has the skill.
         """
         match self.strategy:
             case Pipeline(stages=stages):
@@ -257,11 +276,11 @@ class Team(Frozen):
 
 
 _AGENT_FIELDS = frozenset({"agents", "agent", "planner", "synthesizer", "classifier", "fallback", "judge", "refiner"})
-"""The fields of a team, its strategy and a plan that name agents."""
+"""The fields of a team, of its strategy and of a plan that contain names of agents."""
 
 
 def _with_full_names(value: Any, names: Mapping[str, AgentName], field: str) -> Any:
-    """Return the value of `field` with full names in place of the names of own agents, at any depth."""
+    """Return the value of `field`. Replace the names of the team's own agents, at any depth, with their full names."""
     match value:
         case str():
             return names.get(value, value) if field in _AGENT_FIELDS else value

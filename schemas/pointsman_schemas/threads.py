@@ -1,7 +1,8 @@
-"""Threads: conversations whose turns are workflows of one team, in their order.
+"""Define threads. A thread is a conversation, and its turns are workflows of one team, in order.
 
-A thread has one record, on `{ns}.thread.{team}.{caller}.{thread}`. Each message of the record holds the entries of one
-change and the thread after the change, and is published by compare-and-set. So the newest message is the whole thread.
+A thread has one record, on `{ns}.thread.{team}.{caller}.{thread}`. Each message of the record contains the entries of
+one change and the thread after the change. The messages are published by compare-and-set, so the newest message is the
+whole thread.
 """
 
 from __future__ import annotations
@@ -30,35 +31,42 @@ __all__ = [
 ]
 
 MAX_TURNS = 1_000
-"""Most turns of one thread. The record of a thread holds the id of each turn, so that a deletion finds all of them."""
+"""Largest number of turns in one thread. The record of a thread contains the id of each turn, so a deletion can find
+all turns."""
 
 TurnStatus: TypeAlias = Literal["queued", "running", "ended"]
 
 
 class ThreadPolicy(Frozen):
-    """The threads of a team: the history for agents, and the rule for a turn that arrives while another turn runs."""
+    """The policy for the threads of a team: the history for agents, and the rule for a turn during another turn."""
 
     busy: Literal["queue", "reject", "interrupt", "parallel"] = Field(
         default="queue",
-        description="A turn while another turn of its thread runs: the turn waits, is refused, cancels the other turn "
-        "and starts after its end, or runs beside the other turn.",
+        description="The rule for a turn that arrives while another turn of its thread runs. `queue`: the "
+        "new turn waits. `reject`: the new turn is refused. `interrupt`: the other turn is cancelled, and "
+        "the new turn starts after its end. `parallel`: both turns run at the same time.",
     )
     max_queued: int = Field(
         default=10,
         strict=True,
         ge=1,
         le=100,
-        description="Turns of one thread that may wait. Further ones are refused.",
+        description="Largest number of waiting turns of one thread. Further turns are refused.",
     )
     turns: int = Field(
-        default=10, strict=True, ge=1, le=100, description="Turns that agents receive; a summary replaces older ones."
+        default=10,
+        strict=True,
+        ge=1,
+        le=100,
+        description="Largest number of turns that agents receive. A summary replaces older turns.",
     )
     tokens: int = Field(
         default=4_000,
         strict=True,
         ge=100,
         le=100_000,
-        description="Tokens of the turns that agents receive, estimated at four characters each.",
+        description="Largest number of tokens in the turns that agents receive. A token is estimated as "
+        "four characters.",
     )
     summarizer: AgentName | None = Field(
         default="summarizer", description="The agent that summarizes older turns, if it is live."
@@ -68,7 +76,8 @@ class ThreadPolicy(Frozen):
         strict=True,
         ge=1,
         le=MAX_DEADLINE_S,
-        description="Seconds after its last change until a thread is forgotten; at most the retention of logs.",
+        description="Seconds from the last change of a thread until the thread expires; at most the "
+        "retention time of logs.",
     )
 
 
@@ -78,10 +87,10 @@ class Turn(Part):
     workflow_id: WorkflowId = Field(description="The workflow of the turn.")
     number: int = Field(ge=1, description="The number of the turn in its thread.")
     status: TurnStatus = Field(description="The status of the turn.")
-    asked_at: AwareDatetime = Field(description="Time at which a supervisor took the request.")
+    asked_at: AwareDatetime = Field(description="Time at which a supervisor added the turn to the record.")
     sequence: int = Field(default=0, description="The stream sequence of the request.")
-    request: str = Field(default="", description="The request, cut if it is long.")
-    answer: str = Field(default="", description="The answer, cut if it is long.")
+    request: str = Field(default="", description="The request; the beginning of a long request.")
+    answer: str = Field(default="", description="The answer; the beginning of a long answer.")
     outcome: str = Field(default="", description="The status of the outcome, or `lost` for a turn that never started.")
     ended_at: AwareDatetime | None = Field(default=None, description="The end of the turn.")
 
@@ -95,7 +104,7 @@ class Thread(Part):
     started_at: AwareDatetime = Field(description="Time of the first turn.")
     changed_at: AwareDatetime = Field(description="Time of the last change.")
     turns: tuple[Turn, ...] = Field(default=(), description="The newest turns, in order.")
-    earlier: tuple[WorkflowId, ...] = Field(default=(), description="The workflows of the turns before them.")
+    earlier: tuple[WorkflowId, ...] = Field(default=(), description="The workflows of the turns before `turns`.")
     summary: str = Field(default="", description="The summary of the turns up to `summarized`.")
     summarized: int = Field(default=0, description="The number of the last turn that the summary covers.")
     deleted_at: AwareDatetime | None = Field(default=None, description="Time of the deletion.")
@@ -103,7 +112,7 @@ class Thread(Part):
 
 
 class ThreadStarted(Part):
-    """The thread began, or began again after its time to live."""
+    """The thread began for the first time, or again after its time to live had passed."""
 
     kind: Literal["thread_started"] = Field(default="thread_started", description="The kind of entry.")
     at: AwareDatetime = Field(description="Time of the entry.")
@@ -120,11 +129,11 @@ class TurnRequested(Part):
     workflow_id: WorkflowId = Field(description="The workflow of the turn.")
     status: Literal["queued", "running"] = Field(description="The decision about the turn.")
     sequence: int = Field(default=0, description="The stream sequence of the request.")
-    request: str = Field(default="", description="The request, cut if it is long.")
+    request: str = Field(default="", description="The request; the beginning of a long request.")
 
 
 class TurnGranted(Part):
-    """A turn that waited may start."""
+    """A waiting turn may start."""
 
     kind: Literal["turn_granted"] = Field(default="turn_granted", description="The kind of entry.")
     at: AwareDatetime = Field(description="Time of the entry.")
@@ -138,7 +147,7 @@ class TurnEnded(Part):
     at: AwareDatetime = Field(description="Time of the entry.")
     workflow_id: WorkflowId = Field(description="The workflow of the turn.")
     outcome: str = Field(description="The status of the outcome, or `lost` for a turn that never started.")
-    answer: str = Field(default="", description="The answer, cut if it is long.")
+    answer: str = Field(default="", description="The answer; the beginning of a long answer.")
 
 
 class TurnsSummarized(Part):
@@ -147,16 +156,16 @@ class TurnsSummarized(Part):
     kind: Literal["turns_summarized"] = Field(default="turns_summarized", description="The kind of entry.")
     at: AwareDatetime = Field(description="Time of the entry.")
     through: int = Field(ge=1, description="The number of the last turn that the summary covers.")
-    summary: str = Field(description="The summary, with the summary before it.")
+    summary: str = Field(description="The new summary, which includes the earlier summary.")
 
 
 class ThreadDeleted(Part):
-    """The thread was deleted. It takes no turn any more."""
+    """The thread was deleted. A deleted thread accepts no turns."""
 
     kind: Literal["thread_deleted"] = Field(default="thread_deleted", description="The kind of entry.")
     at: AwareDatetime = Field(description="Time of the entry.")
     by: str = Field(default="", description="The person or system that deleted the thread.")
-    purged: bool = Field(default=False, description="True when all messages of the turns are deleted.")
+    purged: bool = Field(default=False, description="True if all messages of the turns have been deleted.")
 
 
 ThreadEntry: TypeAlias = Annotated[

@@ -1,7 +1,7 @@
-"""Write values by their declared type: check the current fields of a value, and convert it to JSON data.
+"""Write values by their declared type. Check the current fields of a value, and convert the value to JSON data.
 
-Pydantic does not check an instance of a model again. An instance may have been changed after it was made, made by
-`model_construct`, or copied with an update. So the fields of instances are checked before the instance is written.
+Pydantic does not check an instance of a model again. The instance may have been changed, made by `model_construct`, or
+copied with an update. So the fields of an instance are checked before the instance is written.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ _SCHEMA_KEYS: Final = (
     "fields",
     "definitions",
 )
-"""Keys of a core schema that hold a schema, a list of schemas, or a mapping of schemas."""
+"""Keys of a core schema whose value is a schema, a list of schemas, or a mapping of schemas."""
 
 _MAX_DEPTH: Final = 200
-"""Depth to which texts are searched. JSON of this depth is refused."""
+"""Depth to which texts are searched. Deeper JSON is refused elsewhere."""
 
 _INSTANCES: Final = frozenset({"model", "dataclass"})
 _UNREADABLE_KEYS: Final = frozenset({"tuple", "named-tuple"})
@@ -74,7 +74,7 @@ class TypeWriter(Generic[T]):
         self._adapter = adapter
         schema = adapter.core_schema
         has_checks = any(each["type"] in {*_INSTANCES, "any", "datetime"} for each in _subschemas(schema))
-        # A prebuilt validator of a model's class would not check instances again.
+        # The prebuilt validator of the model's class would not check an instance again.
         self._check = SchemaValidator(_check_schema(schema), None, False) if has_checks else None
 
     def check(self, value: T) -> None:
@@ -109,7 +109,8 @@ class TypeWriter(Generic[T]):
         try:
             return self._adapter.dump_python(valid, mode="json", by_alias=True, warnings="error")
         except PydanticSerializationError:
-            # A field may hold a value that is valid only after a conversion. The checked copy has the converted value.
+            # A field may contain a value that is valid only after a conversion. The checked copy contains the converted
+            # value.
             return self._adapter.dump_python(checked, mode="json", by_alias=True, warnings=False)
 
 
@@ -117,7 +118,7 @@ _writers: WeakKeyDictionary[type, TypeWriter[Any]] = WeakKeyDictionary()
 
 
 def writer_of(kind: type) -> TypeWriter[Any]:
-    """Return the writer of a class. A writer is made once for each class.
+    """Return the writer of a class. Each class has only one writer, which is made at the first call.
 
     Args:
         kind: A model, or a dataclass of pydantic.
@@ -131,14 +132,14 @@ def writer_of(kind: type) -> TypeWriter[Any]:
 
 
 def find_unwritable(schema: CoreSchema, *, output: bool) -> str:
-    """Find a part of a type whose values JSON cannot carry.
+    """Find a part of a type whose values JSON cannot represent.
 
     Args:
         schema: The core schema of the type.
         output: True for a type that is written, False for a type that is read.
 
     Returns:
-        The part and the remedy; an empty text if JSON can carry all values.
+        The part and the remedy; an empty text if JSON can represent all values.
     """
     return _find_unwritable(cast(dict[str, Any], schema), {}, output)
 
@@ -162,7 +163,7 @@ def _find_unwritable(schema: Mapping[str, Any], config: Mapping[str, Any], outpu
         name = getattr(schema.get("cls"), "__name__", kind)
         what = f"a subclass of {name}" if kind == "is-subclass" else f"an instance of {name}"
         return f"{what}, which pydantic cannot write: give the type a PlainSerializer, or return a model"
-    if output and kind in ("json-or-python", "lax-or-strict"):  # values are Python objects when they are written
+    if output and kind in ("json-or-python", "lax-or-strict"):  # written values are Python objects
         key = "python_schema" if kind == "json-or-python" else "strict_schema"
         return _find_unwritable(schema[key], config, output)
     found = (_find_unwritable(each, config, output) for each in _children(schema))
@@ -195,10 +196,10 @@ def _subschemas(schema: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 
 def _check_schema(schema: Any, *, in_model: bool = False) -> Any:
-    """Return the schema that checks an instance again, field by field.
+    """Return a schema that checks an instance again, field by field.
 
-    Functions that run before pydantic's own check expect data of another form, and are left out: their results are in
-    the instance. Functions that run afterwards check an invariant, and are kept.
+    Functions before pydantic's own check are omitted, because they expect data in another form and their results are in
+    the instance already. Functions after pydantic's check are kept, because they check an invariant.
     """
     kind = schema["type"]
     if kind == "any":
@@ -258,7 +259,7 @@ def _holds_instance(schema: Mapping[str, Any]) -> bool:
 
 
 def _check_any(given: object) -> object:
-    """Check the models in a value of any type; refuse NaN and infinity, which pydantic writes as null."""
+    """Check the models in a value of any type. Refuse NaN and infinity, because pydantic would write null."""
     rest = [given]
     seen: set[int] = set()
     while rest:
@@ -279,7 +280,7 @@ def _check_any(given: object) -> object:
 
 
 def _allow_other_type(value: Any, check: core_schema.ValidatorFunctionWrapHandler) -> Any:
-    """Check a value; accept a value of another type, which the function after the check may have returned."""
+    """Check a value. Accept a value of another type, because the function after the check may have returned it."""
     try:
         return check(value)
     except ValidationError as error:
@@ -289,7 +290,7 @@ def _allow_other_type(value: Any, check: core_schema.ValidatorFunctionWrapHandle
 
 
 def replace_surrogates(value: Any) -> Any:
-    """Replace each half of a surrogate pair, which UTF-8 cannot carry, by a question mark.
+    """Replace each half of a surrogate pair by a question mark, because UTF-8 cannot represent the half.
 
     Args:
         value: Any value. Texts are searched in lists, tuples, sets, mappings, models and dataclasses.

@@ -1,4 +1,4 @@
-"""Find fields that a model does not have in data for the model, with the name that the writer probably meant."""
+"""Find fields in data that the model of the data does not have, each with the name that was probably meant."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = [
 ]
 
 MAX_UNKNOWN_FIELDS = 100
-"""Unknown fields that are looked for in one body."""
+"""Largest number of unknown fields that are searched in one body."""
 
 _MISNOMERS: Mapping[str, str] = {
     "dependencies": "depends_on",
@@ -36,7 +36,7 @@ _MISNOMERS: Mapping[str, str] = {
     "budgets": "budget",
     "limits": "budget",
 }
-"""Names that writers use for a field of another name that is not similar."""
+"""Wrong names that writers often use for a field, although the names are not similar."""
 
 
 _CONTAINERS = (dict, list, tuple, Mapping)
@@ -49,7 +49,7 @@ class UnknownField:
     Attributes:
         path: Path of the field from the root of the data, such as `tasks.0.dependencies`.
         message: Message about the name, such as "has no 'tols'; did you mean tools?".
-        meant: Name of the field that was probably meant, and that the data lacks; None if no name is similar.
+        meant: Name of the field that was probably meant and is missing in the data; None if no name is similar.
     """
 
     path: str
@@ -61,9 +61,9 @@ class UnknownField:
 
 
 def find_unknown_fields(model: type[BaseModel], data: Mapping[Any, Any]) -> list[UnknownField]:
-    """Find the first `MAX_UNKNOWN_FIELDS` fields of data that a model does not have, also in the models within.
+    """Find the first `MAX_UNKNOWN_FIELDS` fields of data that a model, or a model within that model, does not have.
 
-    The search for a similar name takes about a millisecond, so a body full of unknown names would hold its reader.
+    The search for a similar name takes about a millisecond, so a body with many unknown names would block its reader.
 
     Args:
         model: The model.
@@ -90,7 +90,7 @@ def _find(model: type[BaseModel], data: Mapping[Any, Any], path: str) -> Iterato
 
 
 def _find_within(annotation: Any, value: Any, path: str) -> Iterator[UnknownField]:
-    """Search a value of a field with an annotation that may hold models."""
+    """Search the value of a field whose annotation may contain models."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         yield from _find_within(arguments[0], value, path)
@@ -117,7 +117,7 @@ def _bare(annotation: Any) -> Any:
 
 
 def _of_kind(models: list[type[BaseModel]], value: Mapping[Any, Any]) -> list[type[BaseModel]]:
-    """Return the one model of a union that the data is for: by its `kind`, or because there is no other model."""
+    """Return the model of a union to which the data belongs: the only model, or the model with the data's `kind`."""
     if len(models) == 1:
         return models
     return [each for each in models if "kind" in value and _kind(each) == value["kind"]][:1]
@@ -140,13 +140,13 @@ def _names(model: type[BaseModel]) -> dict[str, Any]:
 
 @lru_cache(maxsize=1_000)
 def fields_with_models(model: type[BaseModel]) -> dict[str, Any]:
-    """Select the fields of a model whose values may be or contain models.
+    """Return the fields of a model whose values may be models or contain models.
 
     Args:
         model: The model.
 
     Returns:
-        The annotations of the fields, by the names that the fields have in data.
+        The annotations of the fields, by the names of the fields in data.
     """
     return {name: annotation for name, annotation in _names(model).items() if _may_hold_model(annotation)}
 
@@ -158,7 +158,7 @@ def _may_hold_model(annotation: Any) -> bool:
 
 
 def unknown_name_message(name: str, names: Iterable[str]) -> str:
-    """Return the end of an error message about an unknown name.
+    """Return the text about an unknown name for the end of an error message.
 
     Args:
         name: The unknown name.
@@ -180,8 +180,8 @@ def closest_match(name: str, names: Iterable[str]) -> str | None:
         names: The known names.
 
     Returns:
-        The known name that is often called by the misspelled name, otherwise the most similar name; None if no known
-        name is similar.
+        The known name for which writers often use the misspelled name; otherwise the most similar name. None if no
+        known name is similar.
     """
     names = list(names)
     if (meant := _MISNOMERS.get(name)) in names:

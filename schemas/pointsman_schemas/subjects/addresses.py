@@ -25,10 +25,10 @@ WORKFLOW_TOKEN_INDEX = {
     "delivery": 1, "receipt": 1,
     "result": 2, "step": 2, "handoff": 2, "message": 2,
 }  # fmt: skip
-"""The position of the workflow among the tokens after the kind of a subject."""
+"""The index of the workflow in the tokens after the kind, for each kind of subject."""
 
 _TOKEN = r"[A-Za-z0-9_-]{1,64}"  # valid for `token`
-_ATTEMPT = r"[1-9][0-9]{0,8}"  # no leading zero, so that each attempt has one address
+_ATTEMPT = r"[1-9][0-9]{0,8}"  # without a leading zero, so each attempt has only one address
 _TOKENS_PATTERN = re.compile(rf"{_TOKEN}(?:\.{_TOKEN})*")
 
 AddressT = TypeVar("AddressT")
@@ -82,7 +82,7 @@ class ControlAddress:
         team: The team.
         workflow: The workflow.
         action: The command, such as `cancel` or `answer`.
-        actor: The user, or the team of a parent workflow. A grant of the broker binds this token to a user.
+        actor: The user, or the team of a parent workflow. The broker's permissions bind this token to a user.
         id: The id of the control event.
     """
 
@@ -129,7 +129,7 @@ _FORMS: dict[type, tuple[str, ...]] = {
     ControlAddress: ("control", "TEAM", "WORKFLOW", "ACTION", "ACTOR", "ID"),
     TimerAddress: ("timer", "TEAM", "WORKFLOW", "NAME"),
 }
-"""The kind of a subject and its tokens. The fields of its address have the same order."""
+"""The kind and the tokens of a subject. The fields of the address class have the order of the tokens."""
 
 
 def _pattern(kind: str, *names: str) -> re.Pattern[str]:
@@ -157,13 +157,13 @@ class AddressParser(Namespace):
         return subject[len(prefix) :].split(".", 1)[0] if subject.startswith(prefix) else ""
 
     def workflow_of(self, subject: str) -> str:
-        """Return the workflow that a subject names.
+        """Return the workflow in a subject.
 
         Args:
             subject: A subject, of any publisher.
 
         Returns:
-            The workflow; empty for a subject that names no workflow.
+            The workflow; empty for a subject without a workflow.
         """
         tokens = subject.removeprefix(self.namespace + ".").split(".")
         position = WORKFLOW_TOKEN_INDEX.get(self.kind_of(subject), len(tokens)) + 1
@@ -180,7 +180,7 @@ class AddressParser(Namespace):
             The parts of the subject.
 
         Raises:
-            ContractError: The subject is not of this form, or not of this namespace.
+            ContractError: The subject has a different form or a different namespace.
         """
         prefix = self.namespace + "."
         found = _PATTERNS[form].fullmatch(subject, len(prefix)) if subject.startswith(prefix) else None
@@ -202,7 +202,7 @@ class AddressParser(Namespace):
             The parts of the subject.
 
         Raises:
-            ContractError: The subject does not belong to a delivery of this namespace.
+            ContractError: The subject is not the subject of a delivery in this namespace.
         """
         match self._split(subject):
             case ["delivery", endpoint, workflow, event, "message" | "resend"] | ["receipt", endpoint, workflow, event]:

@@ -1,4 +1,4 @@
-"""Build the filters that consumers and readers use: the subjects of many messages."""
+"""Build the subject filters for consumers and readers."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class SubjectFilters(Namespace):
             The subject filter.
         """
         names = [token(team, "team"), token(workflow, "workflow")]
-        if WORKFLOW_TOKEN_INDEX[kind] == 2:  # a result has the team first, the others have the agent
+        if WORKFLOW_TOKEN_INDEX[kind] == 2:  # results begin with the team, other kinds with the agent
             names.insert(1 if kind == "result" else 0, "*")
         return f"{self.namespace}.{kind}.{'.'.join(names)}.>"
 
@@ -107,7 +107,7 @@ class SubjectFilters(Namespace):
 
         Args:
             agent: The agent.
-            team: The team that hands over; None for all teams.
+            team: The team that sends the handoffs; None for all teams.
 
         Returns:
             The subject filter.
@@ -225,7 +225,7 @@ class SubjectFilters(Namespace):
         return self._filter("question", team=team, workflow=workflow, question=None)
 
     def agent_messages(self, agent: str, team: str, workflow: str) -> str:
-        """Build the filter of the messages to a workflow, as one agent receives them.
+        """Build the filter of the messages to a workflow that are for one agent.
 
         Args:
             agent: The agent.
@@ -281,7 +281,7 @@ class SubjectFilters(Namespace):
 
     @property
     def deliveries(self) -> str:
-        """The filter of all deliveries to webhooks, also of orders to send an event again."""
+        """The filter of all deliveries to webhooks and of all orders to send an event again."""
         return f"{self.namespace}.delivery.*.*.*.*"
 
     def workflow_deliveries(self, workflow: str) -> str:

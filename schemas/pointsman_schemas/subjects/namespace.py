@@ -1,4 +1,4 @@
-"""The namespace of a tenant, with the names of its streams and buckets."""
+"""Define the namespace of a tenant, and the names of the namespace's streams and buckets."""
 
 from __future__ import annotations
 
@@ -109,10 +109,10 @@ class Namespace:
         return f"/{self.namespace}/{token(kind, 'kind of source')}/{token(name, 'source')}"
 
     def _subject(self, kind: str, **tokens: str) -> str:
-        """Join the tokens behind the namespace and the kind. An error names a token by its keyword."""
+        """Join the namespace, the kind and the tokens. An error names an invalid token by its keyword."""
         return ".".join((self.namespace, kind, *map(token, tokens.values(), tokens)))
 
     def _filter(self, kind: str, **tokens: str | None) -> str:
-        """Join the tokens behind the namespace and the kind. None stands for any value."""
+        """Join the namespace, the kind and the tokens to a filter. None matches any value."""
         names = ("*" if each is None else token(each, what) for what, each in tokens.items())
         return ".".join((self.namespace, kind, *names))
