@@ -1,4 +1,4 @@
-"""Fixtures every test may ask for."""
+"""Fixtures for all tests."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from pointsman.util import scrubber
 
 __all__ = ["broker", "bus", "logging_as_it_was", "namespace", "no_secrets_in_use", "own_broker", "settings"]
 
-# A busy machine is not a reason to fail: how long something may take is asserted where it matters.
+# No deadlines: a busy machine must not make a test fail. Tests assert durations where durations matter.
 hypothesis_settings.register_profile("pointsman", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 hypothesis_settings.load_profile("pointsman")
 
-_PARTS: Final = 12  # as many for each of two, three or four workers
+_PARTS: Final = 12  # divisible by 2, 3 and 4: each of that many workers gets the same number of parts
 
 gc.disable()  # imported and collected objects are not garbage
 
-os.environ.pop("COLUMNS", None)  # printed lines must not depend on the width of the terminal of the tests
+os.environ.pop("COLUMNS", None)  # printed lines must not depend on the width of this terminal
 
 logs.CACHE_LOGGERS = False
-logs._install("warning")  # the state of a process before `setup`, without caching of loggers
+logs._install("warning")  # as in a process before `setup`, but without caching of loggers
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -62,6 +62,6 @@ def logging_as_it_was() -> Iterator[None]:
 
 @pytest.fixture
 def no_secrets_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a test begin without secrets that are hidden by their value."""
+    """Empty the registry of secret values that logs must hide."""
     monkeypatch.setattr(scrubber, "_in_use", {})
     monkeypatch.setattr(scrubber, "_IN_USE", None)

@@ -1,4 +1,4 @@
-"""Faults that systems of this kind were seen to have around models' answers, tried here: refused, cut, malformed."""
+"""Reported faults of other systems with answers of models: refused, cut or malformed answers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Said(BaseModel):
     words: str
 
 
-REFUSALS = {  # the place, the models used, the number of calls, and the words of the answer
+REFUSALS = {  # the answer, its provider, the number of calls, and a part of the outcome's reason
     "by field": (Answer(refusal="I will not."), "openai", 1, "I will not."),
     "by filter": (Answer(finish="content_filter"), "openai", 1, "content filter"),
     "by silence": (Answer(), "openai", 2, "gave an empty answer twice"),
@@ -100,10 +100,10 @@ async def test_refusal_ends_its_task_after_one_call(settings: Settings) -> None:
         assert outcome.status == "failed"
         assert REFUSALS[kind][3] in outcome.reason
         match place:
-            case "plan" | "work":  # the agent's own words are meant for who asked
+            case "plan" | "work":  # the caller gets the agent's own words
                 assert outcome.answer.startswith("Could not help, because ")
                 assert REFUSALS[kind][3].rstrip(".") in outcome.answer
-            case _:  # the answer can be read beside the refusal
+            case _:  # the caller gets the answer in spite of the refusal
                 assert outcome.answer == {"words": "done"}
 
 
@@ -111,7 +111,7 @@ async def test_refusal_ends_its_task_after_one_call(settings: Settings) -> None:
 
 
 class _Hurried(VirtualClock):
-    """Its sleeps are over at once."""
+    """A clock whose sleeps return immediately."""
 
     async def sleep(self, seconds: float) -> None:
         pass

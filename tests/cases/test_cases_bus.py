@@ -1,4 +1,4 @@
-"""Faults that other systems on a broker have had, tried here: expired pulls, floods, sizes, outages, recoverers."""
+"""Reported faults of other systems on a broker: expired pulls, floods, message sizes, outages and recovery."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ pytestmark = pytest.mark.timeout(SIZE.patience)
 async def test_no_message_waits_for_an_idle_pull_to_expire(
     bus: JetStreamBus, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Delivers messages before, at and after the expiry of the waiting request."""
+    """Messages arrive before, at and after the expiry of the pending pull request."""
     expires, chance, waits = 1.0, Random(1), list[float]()
     monkeypatch.setattr("pointsman.bus.jetstream.pull_request._REQUEST_EXPIRY_S", expires)
     monkeypatch.setattr("pointsman.bus.jetstream.pull_request._IDLE_HEARTBEAT_S", 0.3)
@@ -104,7 +104,7 @@ async def test_flood_of_large_messages_waits_at_the_broker(
         assert service.lines("bus_error") == service.lines("bus_disconnected") == []
     assert Counter((result.output, result.attempt) for result in results) == {(size, 1): count}
     assert information["num_redelivered"] == 0
-    assert grown < 64_000_000, f"{grown / 1e6:.0f} MB for two messages of {size / 1e6} MB in hand"
+    assert grown < 64_000_000, f"memory grew by {grown / 1e6:.0f} MB for two messages of {size / 1e6} MB in flight"
 
 
 TEAM = """
@@ -124,7 +124,7 @@ async def reader(text: str) -> int:
 
 @sized
 async def test_flood_of_large_requests_is_processed_once(tmp_path: Path) -> None:
-    """Start one slow worker, and nineteen more, or the given number, when the first has done a twentieth."""
+    """One slow worker starts. When it has done a twentieth of the work, the other `flood_agents` start."""
     size, count = 900_000, SIZE.flood
     async with EmbeddedBroker(tmp_path / "broker") as broker:
         settings = Settings(
@@ -167,15 +167,15 @@ async def test_flood_of_large_requests_is_processed_once(tmp_path: Path) -> None
 
 
 def _peak_memory(pid: int) -> int:
-    """Bytes."""
+    """Return the peak memory of a process in bytes."""
     status = Path(f"/proc/{pid}/status").read_text()
     return int(re.findall(r"VmHWM:\s+(\d+) kB", status)[0]) * 1024
 
 
 @pytest.mark.parametrize("kept_apart", [False, True])
 async def test_result_near_the_size_limit_arrives_or_fails_at_once(settings: Settings, kept_apart: bool) -> None:
-    """Return the largest size of a message, its neighbours, and the size at which only headers are too large. With the
-    object store none of it is a bound: there is a higher one, and the one result above that fails."""
+    """Try the largest size of a message, sizes near it, and a size at which only the headers are too large. With the
+    object store these sizes all fit. A result must fail only above the higher limit of the store."""
     settings = settings if kept_apart else settings.model_copy(update={"max_body": 1_048_576})
     runs: Counter[int] = Counter()
 
@@ -205,7 +205,7 @@ async def test_result_near_the_size_limit_arrives_or_fails_at_once(settings: Set
         assert set(statuses) == {"completed"}
         assert [len(str(outcome.answer)) for outcome in outcomes] == [*(bound - fewer for fewer in lengths), 9]
         return
-    assert statuses == [*sorted(statuses[:-1]), "completed"]  # up to some length completed, beyond it failed
+    assert statuses == [*sorted(statuses[:-1]), "completed"]  # long results failed, shorter results completed
     assert (statuses[0], statuses[-2]) == ("completed", "failed")
     for outcome in outcomes:
         assert outcome.status == "completed" or "bytes" in outcome.gaps[0].reason or "large" in outcome.gaps[0].reason
@@ -217,11 +217,11 @@ async def test_result_near_the_size_limit_arrives_or_fails_at_once(settings: Set
 async def test_supervisors_that_start_together_repeat_nothing_their_predecessor_did(
     settings: Settings, tmp_path: Path
 ) -> None:
-    """One of the five receives and sends everything late, so that it decides on old data."""
+    """Five supervisors start. One of them receives and sends everything late, so it decides on old data."""
     settings = settings.model_copy(update={"ack_wait": 1.0, "request_timeout": 10.0})
     gate = tmp_path / "gate"
 
-    two_workers = factory.team((), [worker], on=settings)  # there are tasks that wait for more than the slots of one
+    two_workers = factory.team((), [worker], on=settings)  # the waiting tasks need more slots than one worker has
     async with factory.team((), [planner, synthesizer, worker], on=settings) as client, two_workers:
         async with factory.team(team, on=settings):
             request: dict[str, Any] = {"tasks": [*steps("a")["tasks"], *steps("b", after=str(gate))["tasks"]]}
@@ -257,7 +257,7 @@ async def _as_many(client: Client, task: str, count: int, kind: str = "handoff")
 @sized
 @pytest.mark.parametrize("seconds", SIZE.outages)
 async def test_first_requests_after_a_long_outage_find_their_agents(tmp_path: Path, seconds: float) -> None:
-    """A card lives for 0.9 s."""
+    """A card expires after 0.9 s, so every card expires during the outage."""
     broker = EmbeddedBroker(tmp_path / "broker")
     await broker.start()
     port = int(broker.url.rpartition(":")[2])
@@ -288,7 +288,7 @@ async def test_first_requests_after_a_long_outage_find_their_agents(tmp_path: Pa
 async def test_consumers_survive_a_broker_restart(
     tmp_path: Path,
 ) -> None:
-    """A reader keeps its position in memory and starts again there."""
+    """A reader keeps its position in memory and continues at this position."""
     broker = EmbeddedBroker(tmp_path / "broker")
     await broker.start()
     port = int(broker.url.rpartition(":")[2])
@@ -337,16 +337,16 @@ async def test_an_outage_is_not_taken_for_the_death_of_an_agent(tmp_path: Path) 
         await bus.registry.announce(worker.card.model_copy(update={"instance": "one"}))
         await until(bus.registry.cards)
         await broker.stop()
-        await asyncio.wait([asyncio.ensure_future(asyncio.sleep(2.0))])  # twice as long as a card lives
+        await asyncio.wait([asyncio.ensure_future(asyncio.sleep(2.0))])  # twice the lifetime of a card
         broker = EmbeddedBroker(tmp_path / "broker", port=port)
         await broker.start()
         await until(lambda: bus.connected)
 
         seen = []
-        for _ in range(10):  # all the time in which it could be announced again
+        for _ in range(10):  # long enough for a new announcement
             seen.append(len(await bus.registry.cards()))
             await asyncio.sleep(0.05)
-        await until(lambda: _is_not(bus.registry.cards()), seconds=3)  # and no consumer took it
+        await until(lambda: _is_not(bus.registry.cards()), seconds=3)  # the card expires without a new announcement
     finally:
         await bus.close()
         await broker.stop()
@@ -376,11 +376,11 @@ async def test_processes_leave_in_time_though_the_broker_is_away(tmp_path: Path)
             took = loop.time() - asked
 
     assert codes == [0, 0]
-    assert took < settings.shutdown_grace + 3.0  # 2 s for the waiting work, the rest for a busy machine
+    assert took < settings.shutdown_grace + 3.0  # 2 s for the waiting work; the third second is for a busy machine
 
 
 def test_connection_closed_by_the_library_is_reported_as_lost() -> None:
-    """uvloop raises `RuntimeError` for it, at which the client would stop reconnecting for ever."""
+    """uvloop raises `RuntimeError` for a closed connection. This error would end the client's reconnection for ever."""
     uvloop = pytest.importorskip("uvloop")
 
     async def write_after_the_end() -> None:
@@ -399,7 +399,7 @@ def test_connection_closed_by_the_library_is_reported_as_lost() -> None:
             transport.close()  # type: ignore[no-untyped-call]
             await transport.wait_closed()  # type: ignore[no-untyped-call]
         finally:
-            server.close()  # or the loop never ends
+            server.close()  # otherwise the loop never ends
         with pytest.raises(ConnectionError):
             transport.write(b"PING")
         with pytest.raises(ConnectionError):
@@ -410,7 +410,7 @@ def test_connection_closed_by_the_library_is_reported_as_lost() -> None:
 
 
 async def test_request_near_the_size_limit_reaches_its_agents(settings: Settings) -> None:
-    """Its log holds the request once, however many supervisors get it."""
+    """The log has the request only once, even if several supervisors receive the request."""
     settings = settings.model_copy(update={"ack_wait": 10.0})
     request: dict[str, JsonValue] = {
         "text": "x" * 900_000,

@@ -1,4 +1,4 @@
-"""Faults that systems of this kind were seen to have around values, times, traces and growth, tried on Pointsman."""
+"""Reported faults of other systems with values, times, traces and memory growth."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def at(offset: int, *moment: int) -> str:
     return datetime(*moment, tzinfo=timezone(timedelta(hours=offset))).isoformat()  # type: ignore[arg-type,misc]
 
 
-TIMES = {  # start and end of the attempt in a result, and whether the times are readable
+TIMES = {  # start and end of the attempt in a result, and True if the times are readable
     "in the first year": (at(0, 1, 1, 1), at(0, 1, 1, 2), True),
     "before the first year in UTC": (at(14, 1, 1, 1), at(14, 1, 1, 1, 1), True),
     "after the last year in UTC": (at(-14, 9999, 12, 31, 23), at(-14, 9999, 12, 31, 23, 59), True),
@@ -177,7 +177,7 @@ async def test_value_keeps_every_digit_or_is_refused(settings: Settings) -> None
         refused = dict(zip(REFUSED, await asyncio.gather(*map(ask, REFUSED.values())), strict=True))
 
     def unknown(word: str) -> Any:
-        raise AssertionError(f"{word} is in a log")
+        raise AssertionError(f"the log contains the number {word}, which JSON does not allow")
 
     for name, (outcome, log) in held.items():
         assert outcome.status == "completed", (name, outcome)
@@ -232,7 +232,7 @@ async def ten() -> int:
 
 @tool
 def blocking() -> str:
-    """Works in a thread."""
+    """Work in a thread."""
     with traces.span("in a thread"):
         return threading.current_thread().name
 
@@ -250,7 +250,7 @@ async def test_spans_of_a_tool_stay_in_the_callers_trace_at_every_attempt(
             raise TaskError("not yet", retryable=True)
         if not handed_back.is_set():
             handed_back.set()
-            await asyncio.Event().wait()  # until its worker leaves, and hands it back
+            await asyncio.Event().wait()  # the worker stops and returns the handoff
         return "done"
 
     settings = settings.model_copy(update={"grace": 0.1})
@@ -266,7 +266,7 @@ async def test_spans_of_a_tool_stay_in_the_callers_trace_at_every_attempt(
         async with factory.team((), [juggler], on=settings):
             outcome = await workflow.outcome(20)
     gc.collect()
-    await asyncio.sleep(0)  # generators that were left are closed by their loop
+    await asyncio.sleep(0)  # the event loop closes abandoned generators
 
     finished = spans.get_finished_spans()
     assert (outcome.status, outcome.trace_id) == ("completed", CALLERS_TRACE)
@@ -280,9 +280,9 @@ async def test_spans_of_a_tool_stay_in_the_callers_trace_at_every_attempt(
     ids = {span.context.span_id for span in finished if span.context} | {0xB7AD6B7169203331}
     assert {f"{span.context.trace_id:032x}" for span in finished if span.context} == {CALLERS_TRACE}
     assert [span.name for span in finished if span.parent is None or span.parent.span_id not in ids] == []
-    runs = 3  # the first attempt, the second until it was handed back, and the second again
+    runs = 3  # the first attempt, the second attempt until its worker stopped, and the second attempt again
     processed = named[f"process {settings.namespace}.handoff.juggler"]
-    assert [dict(span.attributes or {})["pointsman.attempt"] for span in processed] == [1, 2]  # one for each attempt
+    assert [dict(span.attributes or {})["pointsman.attempt"] for span in processed] == [1, 2]  # one span each
     assert {name: len(named[name]) for name in ("in a gather", "in a thread", "in a generator")} == {
         "in a gather": 10 * runs, "in a thread": runs, "in a generator": runs,
     }  # fmt: skip
@@ -295,7 +295,7 @@ async def test_spans_of_a_tool_stay_in_the_callers_trace_at_every_attempt(
 # Growth
 
 _FOREIGN = [tracemalloc.Filter(False, "*/pydantic/*")]
-"""pydantic keeps the newest 16,384 short texts that it has read: about 1 MB in the end, which grows until then."""
+"""pydantic caches the newest 16,384 short texts. The cache grows until it has about 1 MB."""
 
 
 @dataclass(frozen=True)
@@ -314,7 +314,7 @@ class Size:
         await _forget_cancelled_timers()
         empty_caches()
         tasks = len(asyncio.all_tasks())
-        for _ in range(20):  # heartbeats and the like come and go
+        for _ in range(20):  # heartbeats are short tasks, so take the smallest number
             await asyncio.sleep(0.05)
             tasks = min(tasks, len(asyncio.all_tasks()))
         return cls(
@@ -339,7 +339,7 @@ async def _readers(bus: JetStreamBus, settings: Settings) -> int:
 
 
 async def _forget_cancelled_timers() -> None:
-    """asyncio keeps cancelled timers, each with its context, until there are a hundred and they are half of all."""
+    """Make asyncio drop cancelled timers, which it keeps until they number 100 and are half of all timers."""
     loop = asyncio.get_running_loop()
     for _ in range(1000):
         loop.call_later(3600, int).cancel()
@@ -361,7 +361,7 @@ async def test_ended_workflows_leave_nothing_behind(settings: Settings, bus: Jet
     async def one(client: Client, number: int) -> str:
         workflow = await client.submit("crew", request(number))
         if number % 10 == 3:
-            async for _ in workflow.events():  # it has been admitted
+            async for _ in workflow.events():  # the workflow has started
                 break
             await asyncio.sleep(number % 7 / 100)
             await workflow.cancel("a test's")
@@ -380,14 +380,15 @@ async def test_ended_workflows_leave_nothing_behind(settings: Settings, bus: Jet
         return await Size.now(bus, settings), ended, took
 
     async with Proxy("127.0.0.1", int(settings.url.rpartition(":")[2])) as proxy:
-        url = proxy.url if SIZE.slow else settings.url  # it holds the last pieces it passed on: up to 64 kB each
-        # A process that counts its objects says nothing meanwhile.
+        # Use the proxy only if needed, because the proxy keeps pieces of up to 64 kB in memory.
+        url = proxy.url if SIZE.slow else settings.url
+        # A long heartbeat, because a process that counts its objects sends no heartbeats for some time.
         settings = settings.model_copy(update={"heartbeat": 5.0, "url": url})
         async with factory.team(team, [planner, synthesizer, worker, blocks], on=settings) as client:
             proxy.delay = SIZE.slow
             tracemalloc.start()
             try:
-                await batch(client, SIZE.growth // 4)  # caches fill, connections are made
+                await batch(client, SIZE.growth // 4)  # fill caches and open connections
                 before, _, at_first = await batch(client)
                 readers = await _readers(bus, settings)
                 after, ended, at_last = await batch(client)

@@ -1,4 +1,4 @@
-"""Data that other programs build objects from stays data everywhere."""
+"""Data from which other programs would build objects is only data in Pointsman."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ team = Team(name="refunds", agents=("payer",), strategy=Pipeline(stages=(Stage(a
 
 @dataclass(frozen=True, slots=True)
 class Canary:
-    """A file that no program makes, and a port without a connection."""
+    """A file that must not be created, and a port that must get no connection."""
 
     file: Path
     port: int
@@ -76,7 +76,7 @@ class Canary:
 
     @property
     def poisons(self) -> list[bytes]:
-        """Pickles that make the file and the connection."""
+        """Pickles that create the file or open the connection when they are loaded."""
         return [
             pickle.dumps(_Call(Path.touch, self.file)),
             pickle.dumps(_Call(socket.create_connection, ("127.0.0.1", self.port))),
@@ -84,7 +84,7 @@ class Canary:
 
 
 class _Call:
-    """Reading its pickle is a call."""
+    """An object whose pickle calls a function when it is loaded."""
 
     def __init__(self, *what: Any) -> None:
         self._what = what
@@ -95,7 +95,7 @@ class _Call:
 
 @contextmanager
 def canary(folder: Path) -> Iterator[Canary]:
-    """Runs in a thread of its own, because a caller on this loop would wait for ever."""
+    """Listen in a thread, because a call that blocks this event loop would otherwise wait for ever."""
     heard: list[object] = []
 
     class Called(socketserver.BaseRequestHandler):
@@ -136,7 +136,7 @@ async def test_data_that_looks_like_objects_stays_data_wherever_it_comes_from(
 
 
 async def _events(system: System, bird: Canary) -> None:
-    """Check requests, plans, results and the log, inline and stored apart."""
+    """Check requests, plans, results and the log, with bodies in messages and in the object store."""
     markers, client = bird.markers, system.client
     asked = await client.submit("crew", steps("t1", times=1) | {"markers": markers}, metadata=markers)
     task = {"id": "t1", "agent": "worker", "intent": json.dumps(markers), "input": {"say": markers}}
@@ -160,7 +160,7 @@ async def _events(system: System, bird: Canary) -> None:
 
 
 async def _letters(system: System, bird: Canary) -> None:
-    """Check messages that are refused and replayed by hand."""
+    """Check messages that are refused, and then replayed by an operator."""
     client, request = system.client, system.client.subjects.request("crew", "anonymous")
     typed = encode(Envelope(id="x", type=Request.event_type, source="/test", time=datetime.now(UTC)))
     bodies = (*bird.poisons, b"\xc7\x05\x01cos\n.", b'{"input": "\\ud800"}')
@@ -191,7 +191,7 @@ async def _letters(system: System, bird: Canary) -> None:
 
 
 async def _cards(system: System, bird: Canary) -> None:
-    """The schema of a card is read when a person gives another input."""
+    """Check the schema in a card, which is read when a person replaces the input."""
     client, schema = system.client, bird.markers | {"type": "string"}
     workflow = await client.submit("refunds", "o-17")
 
@@ -213,7 +213,7 @@ async def _cards(system: System, bird: Canary) -> None:
 
 
 async def _everything_else(system: System, bird: Canary) -> None:
-    """Check logs, results, controls and reports of a missing workflow, which only an operator can publish."""
+    """Check logs, results, controls and reports of a missing workflow. Only an operator can publish these."""
     bus, subjects = system.client.bus, system.client.subjects
     for number, body in enumerate([*bird.poisons, json.dumps(bird.markers).encode()]):
         name = f"wf_{number}"

@@ -1,4 +1,4 @@
-"""Faults that systems of this kind were seen to have around plans, tried on Pointsman: unreadable, misnamed."""
+"""Reported faults of other systems with plans: unreadable plans and wrong names of agents."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def _writes(text: str, *, stays: bool) -> Callable[[Call], Answer]:
     return lambda call: Answer(GOOD if not stays and "cannot be used" in call.prompt else text)
 
 
-# Agents that do not exist, or nearly
+# Names of agents that do not exist, or that nearly match
 
 NEARLY = [
     "WORKER",

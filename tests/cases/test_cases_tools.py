@@ -1,4 +1,4 @@
-"""Faults that systems of this kind were seen to have around tools, tried on Pointsman: killed, parallel."""
+"""Reported faults of other systems with tools: killed workers and parallel calls."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ thinker = LLMAgent(
 
 
 async def test_successor_of_a_killed_worker_gets_a_paired_history(settings: Settings, tmp_path: Path) -> None:
-    plans = {  # the steps of each round of calls; those below 0 last until the first worker is dead
+    plans = {  # the steps of each round of calls; steps below 0 last until the first worker is dead
         "only": [[-1]],
         "serial": [[1], [-2], [3]],
         "parallel": [[1, -2, 3]],
@@ -114,13 +114,13 @@ async def test_successor_of_a_killed_worker_gets_a_paired_history(settings: Sett
     assert [(gap.task_id, "may have done its work or not" in gap.reason) for gap in outcome.gaps] == [("once", True)]
     assert {task.attempts for task in outcome.tasks} == {1}
     assert [unpaired(call) for call in provider.calls if unpaired(call)] == []
-    assert all(len(of_a_step) == 1 for of_a_step in keys.values())  # run again under the key of the first time
+    assert all(len(of_a_step) == 1 for of_a_step in keys.values())  # a repeated call has the key of the first call
     assert len({key for of_a_step in keys.values() for key in of_a_step}) == len(keys) == 8
     ended = Counter((line["task"], line["n"]) for line in noted("end"))
-    assert set(ended.values()) == {1}  # finished calls are not run again
-    assert ("once", 1) not in ended  # a call that may have finished is not run again
+    assert set(ended.values()) == {1}  # finished calls are not repeated
+    assert ("once", 1) not in ended  # a call that may have finished is not repeated
     rounds = sum(len(each) + 1 for name, each in plans.items() if name != "once") + 1
-    assert len(provider.calls) == rounds  # and nothing is asked for twice
+    assert len(provider.calls) == rounds  # no request to the model is repeated
     assert {line["pid"] for line in noted("start")} > {first.pid}
 
 
@@ -136,7 +136,7 @@ async def test_of_eight_parallel_calls_those_that_fail_fail_alone(connect: Calla
         """Does some work."""
         runs[n] += 1
         if n == 8 or (n in (2, 5, 7) and runs[n] == 1):
-            if n == 5:  # cancelled by other code
+            if n == 5:  # a cancellation by code of the tool, not by the runtime
                 lost = asyncio.ensure_future(asyncio.Event().wait())
                 lost.cancel()
                 await lost

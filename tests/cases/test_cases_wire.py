@@ -1,4 +1,4 @@
-"""Hostile names cannot add commands to the traffic with a broker: all traffic is kept and parsed."""
+"""Hostile names cannot add commands to the traffic with a broker. The test records and parses all traffic."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from pointsman_schemas.strict_json import dump
 
 pytestmark = pytest.mark.timeout(120)
 
-HARMLESS = ("a.b", "x" * 65)  # no names, but where an answer may go
+HARMLESS = ("a.b", "x" * 65)  # invalid as names, but valid as reply subjects
 EVIL = "x 0\r\n\r\nPUB evil 1\r\nz\r\n"
 NAMES = (EVIL, "a\tb", "a b", "a\0b", "*", ">", "evil.>", "ü", *HARMLESS)
-# Subjects for publishing: no wildcards, except at the end of the filter of a read or of a consumer.
+# Subjects to publish on. Only the filter of a read or of a consumer may end with a wildcard.
 WORD = r"[A-Za-z0-9_$=/-]+"
 SUBJECT = re.compile(rf"{WORD}(\.{WORD})*|\$JS\.API\.(CONSUMER\.CREATE|DIRECT\.GET)(\.{WORD})+\.[*>]")
 VERBS = ("CONNECT", "INFO", "PING", "PONG", "SUB", "UNSUB", "PUB", "HPUB", "MSG", "HMSG", "-ERR", "+OK")
-# Subjects for subscribing: an own inbox, own handoffs, and one kind of message of the namespace.
+# Subjects to subscribe to: the own inbox, the own handoffs, and one kind of message of the namespace.
 HEARD = rf"_INBOX\.\w{{22}}(\..+)?|NAMESPACE\.handed\.\w{{32}}\.>|(\$SRV|NAMESPACE)\.{WORD}(\.({WORD}|\*))*"
 
 
@@ -48,8 +48,8 @@ async def test_hostile_names_put_only_intended_commands_on_the_wire(settings: Se
         wire = list(proxy.wire)
 
     names = [re.findall(rb'"name": "(.*?)"', bytes(upward))[0] for upward, _ in wire]
-    lasting = [name for name in names if name != b"pointsman-client"]  # a command has a connection of its own
-    assert sorted(lasting) == [b"planner-synthesizer-worker", b"supervisor-crew", b"test"]  # none had to come again
+    lasting = [name for name in names if name != b"pointsman-client"]  # without the short connections of commands
+    assert sorted(lasting) == [b"planner-synthesizer-worker", b"supervisor-crew", b"test"]  # nothing reconnected
     said = [command for upward, _ in wire for command in _commands(bytes(upward))]
     published = {subject for verb, subject in said if verb in ("PUB", "HPUB")}
     heard = {subject for verb, subject in said if verb == "SUB"}
@@ -75,7 +75,7 @@ async def _try_all_names(system: System) -> None:
         for reply in (name, f"_INBOX.{name}"):
             at = await bus.publish(to, json.dumps({"input": steps("t1"), "reply_to": reply}).encode(), {})
             outcome = await (await client.workflow_from_sequence(at)).outcome(20)
-            is_inbox = reply.startswith("_INBOX.")  # an outcome goes to inboxes of callers alone
+            is_inbox = reply.startswith("_INBOX.")  # outcomes are sent only to inboxes of callers
             assert outcome.status == ("completed" if name in HARMLESS and is_inbox else "failed")
         request = Request(input=steps("t1"), metadata={name: name}, correlation_id=name)
         envelope = Envelope(id=name, type=Request.event_type, source=name, time=datetime.now(UTC), subject=name)
@@ -93,13 +93,13 @@ async def _try_all_names(system: System) -> None:
     commands = (("show", EVIL), ("cancel", EVIL), ("submit", EVIL, "hello"), ("submit", "crew", "x", *space))
     for finished in await asyncio.gather(*(system.command(*each) for each in (*commands, ("worker", module)))):
         assert (finished.code, len(finished.errors.splitlines())) == (2, 1), finished.errors
-        assert f"{EVIL!r}" in finished.errors or f"{EVIL.strip()!r}" in finished.errors  # settings are trimmed
+        assert f"{EVIL!r}" in finished.errors or f"{EVIL.strip()!r}" in finished.errors  # settings are stripped
         assert "1 to 64" in finished.errors
 
 
 def _commands(data: bytes) -> Iterator[tuple[str, str]]:
-    """Yield each command of the NATS protocol in `data` with its subject; raise `AssertionError` for other text. The
-    last may be cut off."""
+    """Yield each command of the NATS protocol in `data` with its subject. Raise `AssertionError` for other text. The
+    last command may be incomplete."""
     while data and b"\r\n" in data:
         line, _, data = data.partition(b"\r\n")
         verb, *words = line.decode().split(" ")

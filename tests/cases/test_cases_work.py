@@ -1,4 +1,4 @@
-"""Faults that other systems have had with the work itself, tried: hung, cancelled, refused, repeated and nested."""
+"""Reported faults of other systems with the work itself: hung, cancelled, refused, repeated and nested work."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ pytestmark = pytest.mark.timeout(max(120, SIZE.patience))
 async def test_frozen_and_killed_workers_are_replaced_within_two_ack_deadlines(
     settings: Settings, tmp_path: Path
 ) -> None:
-    """A frozen worker keeps its socket and is silent. When it thaws, its late messages do no harm."""
+    """A frozen worker keeps its connection and sends nothing. After it continues, its late messages have no effect."""
     settings = settings.model_copy(update={"deliveries": 10})
     book, most = tmp_path / "journal", 2 * settings.ack_wait + 1.0
 
@@ -142,10 +142,10 @@ async def test_cancelled_workflow_ends_at_once_whatever_its_agents_do(settings: 
             asked = 0.0
             async for event in workflow.events():
                 if isinstance(event, TaskDispatched) and event.task_id == "t":
-                    await until(lambda: lines_of(tmp_path / kind))  # so that it runs
+                    await until(lambda: lines_of(tmp_path / kind))  # the function runs
                     asked = time.monotonic()
                     await workflow.cancel("enough")
-            took = time.monotonic() - asked  # the stream has ended
+            took = time.monotonic() - asked  # until the stream of events has ended
             return await workflow.outcome(5), took, asked
 
         endings = await asyncio.gather(*map(cancelled, kinds))
@@ -158,8 +158,8 @@ async def test_cancelled_workflow_ends_at_once_whatever_its_agents_do(settings: 
 
     assert {outcome.status for outcome, _, _ in endings} == {"cancelled"}
     assert max(took for _, took, _ in endings) < settings.heartbeat + 1.0
-    assert 0 < stopped - endings[kinds.index("waits")][2] < 1.0  # one clock for all processes of a machine
-    assert {outcome.status for outcome in after} == {"completed"}  # each agent has one slot: it was given back
+    assert 0 < stopped - endings[kinds.index("waits")][2] < 1.0  # all processes of a machine have the same clock
+    assert {outcome.status for outcome in after} == {"completed"}  # cancelled work released the agent's only slot
     assert abandoned["agent"] == "refuses"
     assert (left["function"], left["agent"]) == ("blocks", "blocks")
     assert not [pid for pid in children if _runs(pid)]
@@ -209,8 +209,8 @@ ROLES: dict[str, dict[str, Any]] = {
 
 
 async def test_provider_refusal_is_one_call_and_an_outage_a_bounded_number(settings: Settings) -> None:
-    """Tries of the agent and attempts of the supervisor together, for a planner, a worker and a synthesizer."""
-    settings = settings.model_copy(update={"ack_wait": 30.0})  # a second delivery would be a second try
+    """Count the agent's tries over all attempts, for a planner, a worker and a synthesizer."""
+    settings = settings.model_copy(update={"ack_wait": 30.0})  # long: a redelivery would count as a second try
     strategies = {
         "llm-planner": PlanAndExecute(planner="llm-planner", synthesizer=None),
         "llm-worker": PlanAndExecute(synthesizer=None),
@@ -248,7 +248,7 @@ async def test_provider_refusal_is_one_call_and_an_outage_a_bounded_number(setti
 
     for (name, status), (outcome, calls) in endings.items():
         said = outcome.model_dump_json()
-        written = name == "llm-synthesizer" and status in passing  # the results replace an answer that may come
+        written = name == "llm-synthesizer" and status in passing  # the outcome has results without an answer
         assert outcome.status == ("partial" if written else "failed"), (name, status)
         assert f"answered {status}" in said, (name, status)
         assert "0123456789" not in said
@@ -289,14 +289,14 @@ async def test_model_that_trickles_its_answer_is_abandoned_in_time(provider: str
 
 
 async def test_a_supervisor_s_successor_needs_nothing_but_the_broker(settings: Settings, tmp_path: Path) -> None:
-    """A supervisor killed in the middle leaves no file behind, and another on another machine reaches the same
-    answer."""
+    """A supervisor is killed while workflows run. It leaves no file behind, and its successor with another home folder
+    reaches the same answer."""
     settings = settings.model_copy(update={"ack_wait": 1.0})
     gate = tmp_path / "gate"
     requests = [steps("a", "b", "c", serial=serial, after=str(gate)) for serial in (False, True)]
 
     async def elsewhere(number: int) -> AsyncIterator[Service]:
-        """A supervisor with a home folder of its own. It has left nothing in its home when it ends."""
+        """Run a supervisor with its own home folder. Assert at the end that the folder is empty."""
         folder = tmp_path / f"home-{number}"
         folder.mkdir()
         places = {"HOME": str(folder), "TMPDIR": str(folder), "XDG_CACHE_HOME": str(folder)}
@@ -326,7 +326,7 @@ async def _collector(manner: str) -> AsyncIterator[str]:
     """An OTLP endpoint that refuses connections, hangs, is overloaded, or takes three seconds for each answer."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with closing(writer), suppress(OSError, EOFError):  # also when the test is over while it waits
+        with closing(writer), suppress(OSError, EOFError):  # the test may end while this handler waits
             while await reader.read(65_536):
                 if manner == "is slow":
                     await asyncio.sleep(3)
@@ -351,7 +351,7 @@ async def _collector(manner: str) -> AsyncIterator[str]:
 @sized
 @pytest.mark.parametrize("manner", ["refuses", "hangs", "is overloaded", "is slow"])
 async def test_no_process_is_held_up_by_its_collector(settings: Settings, tmp_path: Path, manner: str) -> None:
-    """All processes serve, stay small, and leave."""
+    """All processes do their work, use little memory and stop in time."""
     async with AsyncExitStack() as stack:
         endpoint = await stack.enter_async_context(_collector(manner))
         system = System(tmp_path, settings, OTEL_EXPORTER_OTLP_ENDPOINT=endpoint)
@@ -382,13 +382,13 @@ async def test_no_process_is_held_up_by_its_collector(settings: Settings, tmp_pa
     print(manner, *said)  # noqa: T201 - docs/faults.md has it from here
     assert Counter(statuses) == {"completed": SIZE.unexported}
     assert max(grown) < 4_000_000
-    assert max(took) < 5.0  # of which 4 are allowed for sending the rest
-    assert manner == "is slow" or min(lost) >= SIZE.unexported  # the slow one may take all there is
+    assert max(took) < 5.0  # 4 s of this are the limit for the last export
+    assert manner == "is slow" or min(lost) >= SIZE.unexported  # the slow collector may accept all spans
     assert max(loud) < 20
 
 
 def _memory(pid: int) -> int:
-    """Bytes."""
+    """Return the resident memory of a process in bytes."""
     return int(re.findall(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())[0]) * 1024
 
 

@@ -1,1 +1,1 @@
-"""A running system under a hail of crashes: every workflow must still reach its one outcome. `python -m chaos`."""
+"""Crash parts of a running system. Every workflow must still reach exactly one outcome. Run with `python -m chaos`."""

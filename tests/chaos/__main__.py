@@ -1,4 +1,4 @@
-"""`python -m chaos`: all forms, long. Exits with 1 when a promise was broken."""
+"""`python -m chaos` runs all forms for a long time. The exit code is 1 if an invariant was broken."""
 
 from __future__ import annotations
 

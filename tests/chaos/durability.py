@@ -1,6 +1,6 @@
-"""`python -m chaos.durability`: measure the cost of acknowledged publishes, by sync interval and copies.
+"""`python -m chaos.durability` measures the cost of acknowledged publishes, by sync interval and replicas.
 
-The systems take turns in every round, so that they meet the same machine: compare the ratios.
+Every round measures all systems, so changes of the machine's load affect all of them. Compare only the ratios.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ async def _broker(stack: AsyncExitStack, home: Path, sync: str, copies: int) -> 
 
 
 async def _one_by_one(bus: JetStreamBus, numbers: Iterator[int]) -> float:
-    """Return the median of seconds until a publish is acknowledged."""
+    """Return the median time in seconds until a publish is acknowledged."""
     taken: list[float] = []
     for _ in range(_SINGLE):
         began = time.perf_counter()
@@ -76,7 +76,7 @@ async def _one_by_one(bus: JetStreamBus, numbers: Iterator[int]) -> float:
 
 
 async def _many(bus: JetStreamBus, numbers: Iterator[int]) -> float:
-    """Return the publishes a second."""
+    """Return the number of publishes per second."""
     left = iter(range(_MANY))
 
     async def some() -> None:

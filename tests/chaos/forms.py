@@ -36,7 +36,10 @@ __all__ = ["FORMS", "Amount"]
 
 @dataclass(frozen=True, slots=True)
 class Amount:
-    """Amount: blows, workflows running at a time, seconds between two blows at most, seconds to end."""
+    """The number of faults, the number of concurrent workflows, the longest pause between faults and the time to end.
+
+    Times are in seconds.
+    """
 
     blows: int
     running: int
@@ -53,7 +56,7 @@ def _settings(url: str, **more: object) -> Settings:
 
 
 async def broker_killed(folder: Path, amount: Amount, *, unsynced_handoffs: bool = False) -> Report:
-    """kill -9 of the only broker, and its restart on the same store, again and again."""
+    """Repeatedly kill the only broker with SIGKILL, and restart it on the same store."""
     chance = Random(amount.seed)
     report = Report("broker killed" + (", handoffs not synced" if unsynced_handoffs else ""))
     store = folder / "broker"
@@ -81,9 +84,8 @@ async def broker_killed(folder: Path, amount: Amount, *, unsynced_handoffs: bool
 
 
 async def recovery_interrupted(folder: Path, amount: Amount) -> Report:
-    """kill -9 of the only supervisor. The broker stops while the successor starts or recovers, a little later each
-    time, for two seconds. The next supervisor is struck once it reports ready, which it must not do before it has
-    processed the backlog."""
+    """Kill the only supervisor with SIGKILL. While its successor starts or recovers, the broker stops for two seconds,
+    a little later each time. The successor must process the backlog before it reports ready. Then it is killed, too."""
     chance = Random(amount.seed)
     report = Report("recovery interrupted")
     store = folder / "broker"
@@ -124,11 +126,11 @@ async def recovery_interrupted(folder: Path, amount: Amount) -> Report:
 
 
 async def _becomes_ready(supervisor: Service, patience: float) -> float:
-    """Return the seconds from its first answer to the answer that reports ready. Raises `AssertionError` where that is
-    the first: there is always something left to do."""
+    """Return the seconds from the first answer of `/readyz` until it reports ready. Raise `AssertionError` if the first
+    answer reports ready, because there is always a backlog."""
     port, began = int((await supervisor.logged("health_served"))["port"]), time.monotonic()
     first, _ = await ask(port, "/readyz")
-    assert first == 503, f"{supervisor.name} was ready at once"
+    assert first == 503, f"{supervisor.name} reported ready with status {first} before it processed the backlog"
 
     async def ready() -> bool:
         return (await ask(port, "/readyz"))[0] == 200
@@ -138,17 +140,17 @@ async def _becomes_ready(supervisor: Service, patience: float) -> float:
 
 
 async def handoffs_forgotten(folder: Path, amount: Amount) -> Report:
-    """The same with a broker that acknowledges handoffs before it syncs them, and loses some with every kill."""
+    """Like `broker_killed`, but the broker acknowledges handoffs before it syncs them, so each kill loses some."""
     return await broker_killed(folder, amount, unsynced_handoffs=True)
 
 
 async def processes_killed(folder: Path, amount: Amount, *, trimming: bool = False) -> Report:
-    """kill -9 of supervisors and workers at random. Start dead processes again."""
+    """Kill random supervisors and workers with SIGKILL. Start dead processes again."""
     report, chance = Report(f"{amount.supervisors} supervisors, {amount.workers} workers killed"), Random(amount.seed)
     report.form += ", work removed as it is over" if trimming else ""
     async with AsyncExitStack() as stack:
         broker = await stack.enter_async_context(EmbeddedBroker(folder / "broker"))
-        share = amount.running // amount.supervisors + 1  # all have some to do, and not the first alone
+        share = amount.running // amount.supervisors + 1  # a limit, so that all supervisors get workflows
         async with System(folder / "processes", _settings(broker.url, max_running=share)) as system:
             kinds = ["supervisor"] * amount.supervisors + ["worker"] * amount.workers
             alive = dict(enumerate(await asyncio.gather(*(_start(system, kind) for kind in kinds))))
@@ -169,13 +171,13 @@ async def processes_killed(folder: Path, amount: Amount, *, trimming: bool = Fal
 
 
 async def processes_killed_while_trimmed(folder: Path, amount: Amount) -> Report:
-    """The same, while ended work leaves the work stream after three seconds instead of a week."""
+    """Like `processes_killed`, but ended work is removed from the work stream after three seconds instead of a week."""
     with patch.object(engine_trimming, "_WORK_RETENTION", timedelta(seconds=3)):
         return await processes_killed(folder, amount, trimming=True)
 
 
 async def cluster_shaken(folder: Path, amount: Amount) -> Report:
-    """Leaders step down, and each node in turn is killed and returns, with three copies of each stream."""
+    """Each stream has three replicas. Leaders step down, and each node in turn is killed and started again."""
     report, chance = Report("cluster of three shaken"), Random(amount.seed)
     await asyncio.to_thread(folder.mkdir, parents=True, exist_ok=True)
     async with AsyncExitStack() as stack:
@@ -244,7 +246,7 @@ async def network_broken(folder: Path, amount: Amount) -> Report:
                     case _:
                         proxy.delay = 0.2
                 load.blow()
-                # Longer than the ack deadline: work of the silent process is redelivered to another.
+                # Longer than the ack deadline, so work of the silent process is redelivered to another process.
                 await asyncio.sleep(chance.uniform(0.5, 2.5 * amount.pause + 2.0))
                 proxy.heal()
         _all_alive(system, report)

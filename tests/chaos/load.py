@@ -26,12 +26,12 @@ from pointsman_schemas.ids import workflow_id_for
 __all__ = ["TEAM", "Load", "Report", "percentile"]
 
 TEAM = "crew"
-_AGAIN = 0.2  # seconds between two tries to submit while the broker is away
+_AGAIN = 0.2  # seconds between two tries to submit while the broker is unavailable
 _LEADER_TIMEOUT_S = 60.0
 
 
 def percentile(values: Sequence[float], part: float) -> float:
-    """Return the smallest of `values` that `part` of them do not exceed, or 0 without values."""
+    """Return the quantile `part` (0 to 1) of `values`, or 0 without values."""
     ordered = sorted(values)
     return ordered[max(0, -(-len(ordered) * int(part * 100) // 100) - 1)] if ordered else 0.0
 
@@ -47,9 +47,9 @@ class Report:
     refused: int = 0
     """Messages that were published again and refused by the broker as duplicates."""
     recoveries: list[float] = field(default_factory=list)
-    """From each blow to the next commit of any workflow."""
+    """Seconds from each fault to the next commit of any workflow."""
     stalls: list[float] = field(default_factory=list)
-    """From each blow to the next commit of each workflow that was running."""
+    """Seconds from each fault to the next commit of each running workflow."""
     until_ready: list[float] = field(default_factory=list)
     """Seconds from the first answer of each restarted process until it reported ready."""
     statuses: Counter[str] = field(default_factory=Counter)
@@ -75,7 +75,7 @@ class Report:
 
 
 class Load:
-    """Keeps `running` workflows of the crew going on a system until its end, and counts."""
+    """Keeps `running` workflows of the crew running on a system until the block ends, and counts them."""
 
     def __init__(self, system: System, report: Report, *, running: int, chance: Random) -> None:
         self._system = system
@@ -87,17 +87,17 @@ class Load:
         self._outcomes: dict[str, str] = {}
         self._all_ended = asyncio.Event()
         self._over = False
-        self._all_asked = False  # a submission may outlast the block, whose broker was just killed
+        self._all_asked = False  # a submission may take longer than the block if the broker was just killed
         self._blows: list[float] = []
 
     def blow(self) -> None:
-        """Note that something was killed or broken now."""
+        """Record the time of a fault."""
         self._blows.append(time.time())
         self._report.kills += 1
 
     @asynccontextmanager
     async def running(self, *, patience: float) -> AsyncIterator[None]:
-        """Submit while the block lasts; then wait, `patience` seconds, for all to end, and check everything."""
+        """Submit workflows during the block. Then wait up to `patience` seconds until all end, and check them."""
         began = time.monotonic()
         client = self._system.client
         following = asyncio.create_task(self._follow(client))
@@ -133,14 +133,14 @@ class Load:
     async def _submit(self, client: Client) -> None:
         for number in itertools.count():
             await self._room.acquire()
-            if self._over and number >= self._least:  # a machine too slow to reach it in time still does
+            if self._over and number >= self._least:  # a slow machine submits the least number after the block, too
                 return
             request, request_id = self._request(), f"r{number}"
             while True:
                 try:
                     await client.submit(TEAM, request, request_id=request_id)
                     break
-                except BusUnavailableError:  # the same id, so that it is one workflow also if the last try was stored
+                except BusUnavailableError:  # same id: one workflow, even if the broker stored the last try
                     await asyncio.sleep(_AGAIN)
             self._asked.append(workflow_id_for(client.subjects.request(TEAM, client.user), request_id, client.source))
 
@@ -183,7 +183,7 @@ class Load:
 
 
 async def _ask(bus: JetStreamBus, verb: str, payload: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Ask until a leader answers: after a kill, a stream or a consumer of a cluster has no leader for some seconds."""
+    """Repeat a request until a leader answers. After a kill, a stream or consumer has no leader for some seconds."""
     async with asyncio.timeout(_LEADER_TIMEOUT_S):
         while True:
             try:

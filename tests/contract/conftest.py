@@ -1,4 +1,4 @@
-"""Every promise of a `Bus` is tested on the in-memory broker and on a real nats-server alike."""
+"""Fixtures that run each test of a `Bus` on the memory broker and on a real nats-server."""
 
 from __future__ import annotations
 

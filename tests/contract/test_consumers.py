@@ -1,4 +1,4 @@
-"""A durable consumer delivers each message to one of its sharers until the message is settled."""
+"""A durable consumer delivers each message to one of the connections that share it, until the message is settled."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ async def test_progress_keeps_a_message_from_coming_again(place: BrokerNamespace
         await asyncio.wait({waiting}, timeout=0.25)
 
     assert not waiting.done()
-    assert (await waiting)[0].delivered == 2  # after the last report
+    assert (await waiting)[0].delivered == 2  # only after the last progress report expired
 
 
 async def test_a_terminated_message_does_not_come_again(place: BrokerNamespace, bus: Bus) -> None:
@@ -251,7 +251,7 @@ async def test_lowest_rank_gets_all_it_has_room_for(place: BrokerNamespace, bus:
     taking = asyncio.create_task(take_all(first, 6))
     await asyncio.sleep(0)
     for connection in (bus, other):
-        await connection.depth("writer", "work")  # the broker has read the subscription of a client with an answer
+        await connection.depth("writer", "work")  # the answer shows that the broker has the subscription
     for number in range(6):
         await bus.publish(place.handoff(number), b"%d" % number, {})
     taken = await taking
@@ -294,7 +294,7 @@ async def test_unranked_consumer_becomes_ranked_when_opened_ranked(place: Broker
 async def test_longest_ack_deadline_among_sharers_counts(
     place: BrokerNamespace, bus: Bus, first: float, second: float
 ) -> None:
-    """A shorter deadline would redeliver work of a worker that reports less often."""
+    """The shorter deadline would redeliver work of a worker with a longer report interval."""
     consumer = await bus.consumer("writer", "work", place.handoffs, ack_wait=first)
     await bus.publish(place.handoff(1), b"1", {})
     [delivery] = await take_one(consumer)
@@ -340,7 +340,7 @@ async def test_withdrawn_request_leaves_messages_to_other_processes(place: Broke
     consumer = await bus.consumer("writer", "handoffs", place.handoffs, ack_wait=5.0)
     for number in range(3):
         taking = asyncio.create_task(consumer.take(1))
-        await asyncio.sleep(0.05)  # the request has reached the broker
+        await asyncio.sleep(0.05)  # until the pull request has reached the broker
         taking.cancel()
         assert await consumer.withdraw() == ()
         assert consumer.bound

@@ -1,4 +1,4 @@
-"""Files in the object store, on both buses: stored and read in pieces, found whole or not at all."""
+"""Files in the object store are stored and read in pieces. A file is found complete, or not at all."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def files(bus: Bus, place: BrokerNamespace) -> FileStore:
 
 async def stored(files: FileStore, content: bytes = CONTENT, name: str = "table.bin", owner: str = "wf_1") -> File:
     writer = files.create(name, "application/octet-stream", owner)
-    for start in range(0, len(content), 70_000):  # pieces that are not chunks
+    for start in range(0, len(content), 70_000):  # pieces of another size than the chunks
         await writer.write(content[start : start + 70_000])
     return await writer.finish()
 
@@ -59,7 +59,7 @@ async def test_equal_contents_under_two_names_are_one_object(
     assert (first.sha256, second.name) == (second.sha256, "copy.bin")
     assert len(await bus.subjects("artifacts", Subjects(place.ns).objects)) == 1
     assert await content_of(files, second) == CONTENT
-    await stored(files, owner="wf_2")  # it stays when the other workflow is forgotten
+    await stored(files, owner="wf_2")  # the other workflow's content stays when the first workflow is forgotten
     assert len(await bus.subjects("artifacts", Subjects(place.ns).objects)) == 2
 
 
@@ -82,7 +82,7 @@ async def test_a_damaged_file_is_an_error_at_its_end(files: FileStore, bus: Bus,
 
     with pytest.raises(BodyLostError, match="is damaged: 393216 bytes"):
         await content_of(files, file)
-    assert await stored(files) == file  # a reused description would keep the damage
+    assert await stored(files) == file  # stored again completely: a reused description would keep the damage
     assert await content_of(files, file) == CONTENT
 
 

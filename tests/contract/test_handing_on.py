@@ -24,7 +24,7 @@ async def test_forwarded_message_arrives_unchanged_and_its_receiver_settles_it(
         await bus.receive_forwarded("one", received.append),
         await other.receive_forwarded("two", received.append),
     ):
-        await other.depth("writer", "work")  # the broker has read the subscription of "two", which has an answer
+        await other.depth("writer", "work")  # the answer shows that the broker has the subscription of "two"
         [delivery] = await take_one(consumer)
         handed = await delivery.forward("two")
         await until(lambda: len(received) > 0)

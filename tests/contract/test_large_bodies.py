@@ -1,4 +1,4 @@
-"""A body larger than a message is stored apart, and every read returns the body or an error."""
+"""A body that is larger than a message goes to the object store. Every read returns the body or an error."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from pointsman.ports.bus import Bus, StoredMessage
 from pointsman_schemas.envelope import decode
 
 LARGE = b"".join(b"%08d" % number for number in range(150_000))
-"""1.2 MB, above the limit of one message, and all chunks differ."""
+"""1.2 MB, which is above the limit of a message. All chunks differ."""
 
 
 async def artifacts(place: BrokerNamespace, bus: Bus, part: str = "M") -> list[StoredMessage]:
-    """Return the content of the object store: `M` for descriptions of objects, `C` for chunks."""
+    """Count the messages in the object store: `M` for descriptions of objects, `C` for chunks."""
     return [stored async for stored in bus.read("artifacts", f"$O.{place.ns.upper()}_ARTIFACTS.{part}.>")]
 
 

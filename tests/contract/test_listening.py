@@ -1,4 +1,4 @@
-"""A subscriber gets messages while it is subscribed. A service answers while it is served."""
+"""A subscriber gets messages only while it is subscribed. A service answers only while it is served."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def test_broadcast_reaches_subscribers_and_is_not_stored(place: BrokerName
         await until(has_come)
     await bus.broadcast(f"{place.ns}.live.w.cancelled", b"late", {})
 
-    async with await other.listen(f"{place.ns}.live.w.marker", hear):  # earlier messages have been forwarded
+    async with await other.listen(f"{place.ns}.live.w.marker", hear):  # earlier messages have arrived now
         await bus.broadcast(f"{place.ns}.live.w.marker", b"marker", {})
         await until(lambda: len(heard) > 1)
     assert [(each.body, each.headers, each.sequence) for each in heard] == [

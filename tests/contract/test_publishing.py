@@ -56,7 +56,7 @@ async def test_the_expected_sequence_is_the_subjects_own(place: BrokerNamespace,
 
 
 async def test_a_message_id_of_a_request_may_come_again_soon(place: BrokerNamespace, bus: Bus) -> None:
-    """Callers choose these ids. A long window would let a caller suppress the request of another caller."""
+    """Callers choose message ids, so a long duplicate window would let a caller suppress another caller's request."""
     first = await bus.publish(place.request("ada"), b"1", {}, message_id="m1")
     at_once = await bus.publish(place.request("bob"), b"2", {}, message_id="m1")
 

@@ -1,4 +1,4 @@
-"""A stream is read by subject or sequence, in order, and followed while it grows."""
+"""A reader reads a stream by subject or sequence, in order, and can follow the stream while it grows."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ async def test_read_skips_deleted_messages(place: BrokerNamespace, bus: Bus) -> 
 async def test_read_of_many_subjects_passes_a_deleted_last_message(
     filter: str, place: BrokerNamespace, bus: Bus
 ) -> None:
-    """Delete the newest message of a stream: for the filter > nats-server then has no last message."""
+    """After the newest message of a stream is deleted, nats-server has no last message for the filter `>`."""
     for number in range(3):
         await bus.publish(f"{place.ns}.log.team.w{number}", b"%d" % number, {})
     await bus.delete("log", 3)
@@ -81,7 +81,7 @@ async def test_read_of_many_subjects_passes_a_deleted_last_message(
 
 async def test_a_message_has_one_time_however_it_is_read(place: BrokerNamespace, bus: Bus) -> None:
     consumer = await bus.consumer("writer", "work", place.handoffs, ack_wait=30)
-    for number in range(20):  # of the broker's nine digits six are kept, always the same ones
+    for number in range(20):  # the broker's times have nine digits; all readers must keep the same six
         await bus.publish(place.handoff(number), b"1", {})
 
     delivered = {each.message.sequence: each.message.at for each in await take_all(consumer, 20)}

@@ -20,7 +20,7 @@ async def test_cards_come_sorted_and_go_when_withdrawn(place: BrokerNamespace, b
     other = await place.connect()
     await bus.registry.announce(card("writer", "b"))
 
-    assert [each.instance for each in await other.registry.cards()] == ["b"]  # complete at the first answer
+    assert [each.instance for each in await other.registry.cards()] == ["b"]  # the first answer must be complete
     for name, instance in (("writer", "a"), ("a-b", "x"), ("a", "x")):
         await bus.registry.announce(card(name, instance))
     await until(lambda: _has(other, [("a", "x"), ("a-b", "x"), ("writer", "a"), ("writer", "b")]), seconds=1.0)

@@ -1,4 +1,4 @@
-"""Both buses remove the messages below a sequence and the settled ones, and keep the others."""
+"""Trimming removes settled messages and messages below a sequence, and keeps all others."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pointsman_schemas.subjects import Subjects
 
 
 class Ahead(SystemClock):
-    """Ten days later."""
+    """A clock that is ten days ahead."""
 
     def now(self) -> datetime:
         return super().now() + timedelta(days=10)
@@ -41,7 +41,7 @@ async def test_trim_removes_only_messages_below_the_sequence(place: BrokerNamesp
 
 async def test_trim_keeps_unacknowledged_messages(place: BrokerNamespace, bus: Bus) -> None:
     subjects, request = Subjects(place.ns), f"{place.ns}.request.team.ada"
-    for number in range(1_200):  # more than is read or removed at a time
+    for number in range(1_200):  # more than one batch of reads or removals
         await bus.publish(f"{place.ns}.step.a.team.w.t.1.{number}", b"{}", {})
     await bus.publish(f"{place.ns}.step.a.team.w.t.1.large", b"x" * (bus.max_payload + 1), {})
     await bus.publish(request, b"{}", {})

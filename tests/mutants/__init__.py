@@ -1,4 +1,4 @@
-"""Faults that are planted one at a time, each in a copy of the source, to see that a test names it.
+"""Plant faults one at a time in a copy of the source, to verify that the named tests fail.
 
 `make mutants` plants all of `table.MUTANTS`. docs/patterns.md explains the names of the mechanisms.
 """

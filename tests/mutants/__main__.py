@@ -1,9 +1,9 @@
-"""Plant every fault of the table, each in a copy of the source, and report the faults that its tests miss.
+"""Plant every fault of the table in a copy of the source, one at a time. Report the faults that the tests miss.
 
-    python -m mutants [--jobs N] [WORD ...]      only those whose mechanism or file holds a WORD
+    python -m mutants [--jobs N] [WORD ...]      only faults whose mechanism or file contains a WORD
 
-Exit code 0 if the tests notice every fault. Exit code 1 if a fault was not noticed, was not found in the source, or
-broke more than a test.
+The exit code is 0 if the tests fail for every fault. It is 1 if a test passed in spite of a fault, if the text of a
+fault is not in the source, or if pytest could not run the tests.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ ROOT = Path(__file__).parents[2]
 _COPIED = ("schemas", "runtime", "agents", "tests", "pyproject.toml")
 _HANGS = 20  # seconds after which a test counts as failed: most tests need less than one, and a fault may hang
 _LONGEST = 300.0  # seconds for all tests of a fault
-_FAILED = 1  # pytest's exit code when tests were run and some failed; more is another kind of trouble
+_FAILED = 1  # pytest's exit code if tests ran and some failed; higher codes mean that pytest could not run them
 
 
 def planted(mutant: Mutant, tree: Path, number: int) -> str:
-    """Break `tree` as `mutant` says, run its tests and undo the change. Return why the fault was missed, or nothing.
+    """Plant `mutant` in `tree`, run its tests and undo the change. Return why the fault was missed, or an empty text.
 
-    `number` becomes the time of the file, because compiled files are matched by second and size.
+    `number` becomes the modification time of the file, because Python matches compiled files by second and size.
     """
     path, original = tree / mutant.file, ROOT / mutant.file
     source = original.read_text()
@@ -69,7 +69,7 @@ def _pytest(tests: Sequence[str], tree: Path) -> tuple[int, str]:
 
 
 def copied(to: Path) -> Path:
-    """Copy the files that the tests need, with their times, so that compiled files stay valid."""
+    """Copy the files that the tests need. Keep modification times, so compiled files stay valid."""
     for name in _COPIED:
         if (ROOT / name).is_dir():
             shutil.copytree(ROOT / name, to / name)

@@ -1,4 +1,4 @@
-"""The planted faults: each breaks a mechanism of docs/patterns.md or a promise of the protocol."""
+"""The planted faults. Each breaks a mechanism of docs/patterns.md or a guarantee of the protocol."""
 
 # ruff: noqa: E501  # texts of the source stand in one line each
 
@@ -11,8 +11,10 @@ __all__ = ["MUTANTS", "Mutant"]
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """Replacing `text`, which occurs once in `file`, by `instead` breaks `what`, and each of `tests` fails. Files are
-    below the root, tests are `path::name` below tests/."""
+    """A fault: `instead` replaces `text`, which occurs once in `file`. This breaks `what`, and each of `tests` fails.
+
+    `file` is relative to the repository. Tests are `path::name` relative to tests/.
+    """
 
     what: str
     file: str

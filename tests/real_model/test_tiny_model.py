@@ -1,7 +1,7 @@
 """A real model classifies, plans and answers within bounds, over a real compatible server.
 
-The model is so small that its answers are often wrong. The closed schemas of the roles make each selection and each
-plan valid nevertheless, and no answer is without an end. Run the tests with `make real-model`.
+The model is so small that its answers are often wrong. Nevertheless, the closed schemas of the roles make each
+selection and each plan valid, and every answer ends. Run the tests with `make real-model`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ pytestmark = [
 
 @pytest.fixture(autouse=True)
 def short_texts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lower the bounds of texts: the tests are about form, and the model uses all the room that a text has."""
+    """Lower the length limits of texts, because the model always writes up to the limit. Only the form is tested."""
     for name, most in (("_SENTENCE_CHARS", 40), ("_PARAGRAPH_CHARS", 60), ("_ANSWER_CHARS", 200)):
         assert getattr(role_schemas, name) > most
         monkeypatch.setattr(role_schemas, name, most)
@@ -65,7 +65,7 @@ async def model() -> AsyncIterator[OpenAIModel]:
 
 
 class Replies(Interceptor):
-    """Keep the answers of a model as the model wrote them."""
+    """Records the raw answers of a model."""
 
     def __init__(self) -> None:
         self.written: list[JsonValue] = []
@@ -77,11 +77,11 @@ class Replies(Interceptor):
 
 
 async def ask(role: LLMAgent, given: Any) -> tuple[Any, Any, Context]:
-    """Return the answer as the model wrote it, the output of the role, and the context."""
+    """Return the raw answer of the model, the output of the role, and the context."""
     replies = Replies()
     context = Context.for_test(given.model_dump(mode="json"), intent="Do your work.", interceptors=[replies])
     output = await role.run(context.handoff, context)
-    assert len(replies.written) == 1  # no repair
+    assert len(replies.written) == 1  # the role did not ask the model again
     return replies.written[0], output, context
 
 

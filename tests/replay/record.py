@@ -1,8 +1,8 @@
-"""Recorder of workflow logs: `python tests/replay/record.py NAME < LOG` keeps a log that was seen, as `NAME.jsonl`.
+"""Record logs of workflows. `python tests/replay/record.py NAME < LOG` stores an observed log as `NAME.jsonl`.
 
-LOG has one commit a line: the bodies of the messages on `{ns}.log.{team}.{workflow}`, in their order. Without a NAME,
-the scenarios below are played through the core, and those without a log are recorded. An existing log is kept: an
-earlier release wrote it, and every later release must read it.
+Each line of LOG is a commit: the body of a message on `{ns}.log.{team}.{workflow}`, in order. Without NAME, the core
+plays the scenarios below and records each scenario that has no log. An existing log is not replaced, because every
+later release must be able to read it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def write(path: Path, commits: Iterable[Commit]) -> None:
 
 
 begun = partial(WorkflowDriver, refiner=None, judge=None)
-"""The logs of the scenarios are of a release that knew neither."""
+"""The logs of the scenarios are from a release that had no refiner and no judge."""
 
 
 def everything_succeeds() -> WorkflowDriver:

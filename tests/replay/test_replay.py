@@ -1,6 +1,6 @@
-"""Every log in this folder still folds, and this release still makes the outcome of it that was recorded.
+"""Every log in this folder still folds, and this release derives the recorded outcome from it.
 
-`record.py` writes the logs. A bug that was found in a run leaves its log here and stays.
+`record.py` writes the logs. If a run shows a bug, its log is added here and stays.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def test_a_recorded_log_can_be_gone_on_with_from_any_snapshot(path: Path) -> Non
 
 @pytest.mark.parametrize("name", RECORDER["SCENARIOS"])
 def test_recorded_decisions_are_decided_again(name: str) -> None:
-    """A difference here is a change of behaviour. If it is intended, remove the log and record it again."""
+    """A difference is a change of behaviour. If the change is intended, remove the log and record it again."""
     played = [commit.entries for commit in RECORDER["SCENARIOS"][name]().commits]
 
     assert played == [commit.entries for commit in recorded(FOLDER / f"{name}.jsonl")]

@@ -1,1 +1,1 @@
-"""Whole worlds in one loop: the invariants of every workflow, for many seeds."""
+"""Simulate whole worlds in one event loop for many seeds, and check the invariants of every workflow."""

@@ -1,4 +1,4 @@
-"""`python -m simulation --seeds 1000 --first 1 --jobs 2`: play worlds, and show those that break a promise."""
+"""`python -m simulation --seeds 1000 --first 1 --jobs 2` plays worlds and shows each world that breaks an invariant."""
 
 # ruff: noqa: T201
 
@@ -13,8 +13,8 @@ from concurrent.futures import ProcessPoolExecutor
 
 from simulation.world import World, WorldReport
 
-_HISTORY_LINES = 60  # lines of a failed world's history that are shown
-_PROGRESS_INTERVAL_S = 5.0  # seconds between two lines of progress
+_HISTORY_LINES = 60  # printed lines of a failed world's history
+_PROGRESS_INTERVAL_S = 5.0  # seconds between two progress reports
 
 
 def main() -> int:
@@ -65,7 +65,7 @@ def _play(seed: int) -> WorldReport:
         seen = World(seed).run()
     except Exception as error:
         raise RuntimeError(
-            f"a world could not be played to its end; again: make simulate SEEDS=1 FIRST={seed}"
+            f"the world {seed} stopped with an error; repeat it with: make simulate SEEDS=1 FIRST={seed}"
         ) from error
     if not seen.problems:
         seen.history = seen.history[-200:]

@@ -1,4 +1,4 @@
-"""Invariants of a simulated world at rest, read from its streams alone."""
+"""Check the invariants of a simulated world after its end, from its streams alone."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ __all__ = ["audit", "check_head", "describe"]
 
 @dataclass(frozen=True, slots=True)
 class FinalState:
-    """The remains of a world, read once."""
+    """The final streams of a world, read once."""
 
     world: World
     logs: Sequence[tuple[str, Sequence[tuple[StoredMessage, Commit]]]]
-    """Each log there was: several of one workflow, where it was asked for again after its log was removed."""
+    """All logs. A workflow has several logs if it was requested again after its log was removed."""
     dead: Sequence[StoredMessage]
     letters: Sequence[DeadLetter]
 
@@ -68,7 +68,7 @@ class FinalState:
 
 
 def audit(world: World) -> list[str]:
-    """Return every broken promise of the world as a sentence."""
+    """Return a sentence for every broken invariant of the world."""
     dead = [
         stored for stored in (*world.broker.removed, *world.broker.all_messages("dead", "sim.dead.>")) if stored.body
     ]
@@ -90,7 +90,7 @@ def audit(world: World) -> list[str]:
 
 
 def _threads(rest: FinalState) -> Iterator[str]:
-    """Check the records of threads, and the order and the past of their turns."""
+    """Check the records of threads, and the order and the history of their turns."""
     world, team = rest.world, rest.world.team
     logs = {workflow: [entry for _, commit in commits for entry in commit.entries] for workflow, commits in rest.logs}
     ends = {
@@ -139,7 +139,7 @@ def _threads(rest: FinalState) -> Iterator[str]:
 
 
 def _messages(rest: FinalState) -> Iterator[str]:
-    """Check that each message counts once: in a log, as the next turn of a thread, or as a dead letter."""
+    """Check that each message occurs exactly once: in a log, as the next turn of a thread, or as a dead letter."""
     world, team = rest.world, rest.world.team.name
     requests = {workflow: stored for stored, workflow in world.requests()}
     letters = {letter.subject.rpartition(".")[2]: letter.cause.kind for letter in rest.letters}
@@ -171,7 +171,7 @@ def _messages(rest: FinalState) -> Iterator[str]:
 
 
 def _unread_turn(world: World, commits: Sequence[tuple[StoredMessage, Commit]]) -> str | None:
-    """Return the workflow of the turn that has the unread messages of a log."""
+    """Return the workflow of the turn that the unread messages of a log started."""
     state = None
     for _, commit in commits:
         state = apply_commit(None if commit.number == 1 else state, commit)
@@ -181,7 +181,7 @@ def _unread_turn(world: World, commits: Sequence[tuple[StoredMessage, Commit]]) 
 
 
 def check_head(world: World, workflow: str, head: LogHead) -> str | None:
-    """Return the difference between the state of a supervisor and the fold of its log, if any."""
+    """Compare the state of a supervisor with the fold of the log. Return a problem if they differ."""
     folded = None
     for stored in world.broker.all_messages("log", world.subjects.log(world.team_of(workflow), workflow)):
         if stored.sequence <= head.sequence:
@@ -191,7 +191,7 @@ def check_head(world: World, workflow: str, head: LogHead) -> str | None:
 
 
 def describe(world: World) -> list[str]:
-    """Return why a world does not come to rest: the open work and the states of its workflows."""
+    """Describe the open work and the states of the workflows of a world that does not become idle."""
     lines = world.unfinished()
     for workflow, commits in _logs(world):
         entries = [entry for _, commit in commits for entry in commit.entries]
@@ -201,7 +201,7 @@ def describe(world: World) -> list[str]:
 
 
 def _requests(rest: FinalState) -> Iterator[str]:
-    """Check that an acknowledged request reached exactly one outcome."""
+    """Check that every acknowledged request reached exactly one outcome."""
     world, team = rest.world, rest.world.team.name
     logs = Counter(workflow for workflow, _ in rest.logs)
     rounds = Counter(
@@ -227,7 +227,7 @@ def _is_subsequence(some: Sequence[Outcome], of: Sequence[Outcome]) -> bool:
 
 
 def _outcomes(world: World, subject: str) -> list[StoredMessage]:
-    """Check the requests of one workflow. The broker refuses a second copy while it stores the first."""
+    """Return the outcomes on `subject`, without a copy that the broker stored while it still had the first one."""
     found: list[StoredMessage] = []
     for stored in world.broker.all_messages("log", subject):
         if world.is_foreign(stored):
@@ -239,7 +239,7 @@ def _outcomes(world: World, subject: str) -> list[StoredMessage]:
 
 
 def _restarted_workflows(rest: FinalState) -> Iterator[str]:
-    """Ended work may be repeated only for a request after its log has expired."""
+    """Check that ended work is repeated only for a request that arrived after the log expired."""
     world, kept = rest.world, timedelta(days=rest.world.settings.retention_days)
     asked = {workflow: stored.at for stored, workflow in world.requests()}
     for stored in world.broker.all_messages("handoffs", world.subjects.agent_handoffs("below")):
@@ -272,13 +272,13 @@ def _workflows(rest: FinalState) -> Iterator[str]:
         newest_log = all(name != workflow for name, _ in rest.logs[place + 1 :])
         if newest_log and not _is_subsequence(published, due[workflow]):
             yield f"{workflow}: has {len(published)} outcomes that are not those of the rounds in its logs"
-        # A reopened task has not failed. The supervisor that reopened the task may have been faster than the letter.
-        # A resume does the failed tasks of earlier rounds again, and removes their letters.
+        # A reopened task has not failed, and may have been reopened before its dead letter was published.
+        # A resume repeats the failed tasks of earlier rounds, and removes their dead letters.
         resumes = [number for number, entry in enumerate(entries) if isinstance(entry, WorkflowResumed)]
         newest = entries[resumes[-1] if resumes else 0 :]
         last = {entry.task_id: entry for entry in newest if isinstance(entry, TaskFailed | TaskReopened)}
         plans = [entry.plan for entry in entries if isinstance(entry, PlanAccepted)]
-        lists = {task.id for plan in plans for task in plan.tasks if task.for_each}  # their items have dead letters
+        lists = {task.id for plan in plans for task in plan.tasks if task.for_each}  # only their items have letters
         for task_id, entry in last.items():
             if (
                 isinstance(entry, TaskFailed)
@@ -290,7 +290,7 @@ def _workflows(rest: FinalState) -> Iterator[str]:
 
 
 def _given_up_at_a_limit(workflow: str, entries: Sequence[Entry], letters: Set[str]) -> Iterator[str]:
-    """Check handoffs that are abandoned. Cancelled work is not recovered."""
+    """Check that handoffs abandoned at a limit have dead letters. Cancelled work has none."""
     limit = next((place for place, entry in enumerate(entries) if isinstance(entry, LimitReached)), len(entries))
     handed = {entry.task_id: entry.attempt for entry in entries if isinstance(entry, TaskDispatched | RetryScheduled)}
     ends = [entry.outcome for entry in entries if isinstance(entry, WorkflowEnded)]
@@ -328,7 +328,7 @@ def _trees(rest: FinalState) -> Iterator[str]:
 
 
 def _handoffs_and_results(rest: FinalState) -> Iterator[str]:
-    """Check for at most one handoff and one result of each attempt, and for an answer to each settled handoff."""
+    """Check that each attempt has at most one handoff and one result, and each settled handoff an answer."""
     world = rest.world
     dispatched = {
         (workflow, entry.task_id, entry.attempt, entry.agent)
@@ -345,7 +345,7 @@ def _handoffs_and_results(rest: FinalState) -> Iterator[str]:
     for stored in world.broker.all_messages("log", "sim.outcome.*.*"):
         ended.setdefault(stored.subject.split(".")[-1], stored.at)
     for stored in (*handoffs, *world.broker.all_messages("results", "sim.result.>")):
-        # The broker refuses a second copy while it keeps the first: a week after the end, here a moment.
+        # The broker refuses a second copy while it stores the first. A world may remove the first soon after the end.
         end = ended.get(stored.subject.split(".")[4])
         too_late = end is not None and stored.at > end and world.broker.was_trimmed(stored.subject)
         if not world.is_foreign(stored) and not too_late:
@@ -359,9 +359,9 @@ def _handoffs_and_results(rest: FinalState) -> Iterator[str]:
         if address.agent == "leaver" or (world.over_at and stored.at > world.over_at):
             continue  # no answer: a retry that was scheduled before the workflow ended
         if world.broker.was_cancelled(stored):
-            continue  # no answer: it came back after a power cut, or its workflow had ended
+            continue  # no answer: the handoff was restored by a power cut, or its workflow had ended
         if world.is_foreign(stored) and world.broker.was_trimmed_unread(stored):
-            continue  # no answer: no workflow waits for the handoff of an outsider to a missing agent
+            continue  # no answer: an outsider sent the handoff to a missing agent
         answer = world.subjects.attempt_results(
             address.team, address.agent, address.workflow, address.task, address.attempt
         )
@@ -384,7 +384,7 @@ def _handoffs_and_results(rest: FinalState) -> Iterator[str]:
 
 
 def _inputs(rest: FinalState) -> Iterator[str]:
-    """Check that unreadable messages and different requests under a used id are dead letters."""
+    """Check that unreadable messages, and different requests with a used id, are dead letters."""
     world = rest.world
     letters = {(letter.stream, letter.sequence) for letter in rest.letters}
     known = {workflow for workflow, _ in rest.logs}
@@ -397,7 +397,7 @@ def _inputs(rest: FinalState) -> Iterator[str]:
     for stream, stored in received:
         try:
             read_input(stored, world.subjects)
-            # A task may be abandoned before its handoff was sent. Then no begin and no cancellation exist.
+            # A task may be abandoned before its handoff was sent. Then neither a start nor a cancellation exists.
             workflow = input_address(stored.subject, world.subjects).workflow
             own = stored.subject.endswith(".parent") or ".tell.team.message-" in stored.subject
             lost = workflow not in known and not own
@@ -419,12 +419,11 @@ def _inputs(rest: FinalState) -> Iterator[str]:
 
 
 def _cancellations(rest: FinalState) -> Iterator[str]:
-    """Check that every cancel of a request has an effect, before and after its start, and after its end while its log
-    exists."""
+    """Check that every cancel has an effect: before and after the workflow's start, until the log is deleted."""
     broker = rest.world.broker
     asked: dict[str, datetime] = {}
     for stored, workflow in rest.world.requests():
-        asked.setdefault(workflow, stored.at)  # of another stream than the cancel: sequences say nothing
+        asked.setdefault(workflow, stored.at)  # a time: sequences of requests and cancels cannot be compared
     said = {stored.sequence: stored for stored in broker.all_messages("controls", "sim.control.>")}
     for buried, letter in zip(rest.dead, rest.letters, strict=True):
         workflow, sequence = letter.workflow_id or "", letter.sequence or 0
@@ -444,7 +443,7 @@ def _cancellations(rest: FinalState) -> Iterator[str]:
 
 
 def _letters(rest: FinalState) -> Iterator[str]:
-    """Check that every dead letter has a cause, exists once, and is not caused by a bug."""
+    """Check that every dead letter has a cause, is unique, and is not the result of a bug."""
     counts = Counter(stored.subject for stored in rest.world.broker.all_messages("dead", "sim.dead.>") if stored.body)
     yield from (f"{subject} was stored {count} times" for subject, count in counts.items() if count > 1)
     for letter in rest.letters:

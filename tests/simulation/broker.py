@@ -1,4 +1,4 @@
-"""The broker of a world: the in-memory broker with a record of removed messages, and a connection from outside."""
+"""The broker of a world, a memory broker that records removed messages, and a connection for outsiders."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["OutsideBus", "SimulatedBroker"]
 
 
 class SimulatedBroker(MemoryBroker):
-    """The in-memory broker with a record of removed dead letters, withdrawn handoffs and trimmed messages."""
+    """A memory broker that records removed dead letters, withdrawn handoffs and trimmed messages."""
 
     def __init__(self, namespace: str, clock: SimulatedClock, max_body: int, *, unsynced_handoffs: bool) -> None:
         super().__init__(namespace, clock, heartbeat=4.0, max_body=max_body, unsynced_handoffs=unsynced_handoffs)
@@ -26,7 +26,7 @@ class SimulatedBroker(MemoryBroker):
         self._removed_at: dict[tuple[StreamKind, int], datetime] = {}
 
     def all_messages(self, kind: StreamKind, subject: str) -> list[StoredMessage]:
-        """Return the messages that `subject` holds or held before a trim, with their bodies."""
+        """Return the stored and the trimmed messages of `subject`, with their bodies."""
         trimmed = [
             stored for stored in self._trimmed.get(self.separate_stream(kind), ()) if matches(subject, stored.subject)
         ]
@@ -36,19 +36,19 @@ class SimulatedBroker(MemoryBroker):
         return stored if stored.body else _now(self.connect().resolve(stored))
 
     def was_cancelled(self, handoff: StoredMessage) -> bool:
-        """Return True if this very message was replaced in the queue, or trimmed after the end of its workflow."""
+        """Return True if this handoff was replaced by a rollup, or trimmed after the end of its workflow."""
         return (handoff.sequence, handoff.at) in self._cancelled
 
     def was_trimmed_unread(self, handoff: StoredMessage) -> bool:
-        """Return True if this very message was trimmed before a delivery."""
+        """Return True if this handoff was trimmed before its first delivery."""
         return (handoff.sequence, handoff.at) in self._unread
 
     def was_trimmed(self, subject: str) -> bool:
-        """Return True if a message of `subject` blocked a second one and was trimmed."""
+        """Return True if a message of `subject` was trimmed, so the broker accepts a second message there."""
         return any(stored.subject == subject for trimmed in self._trimmed.values() for stored in trimmed)
 
     def removed_at(self, logged: StoredMessage) -> datetime | None:
-        """Return the time at which the message was trimmed from the log."""
+        """Return the time when the message was removed from the log."""
         return self._removed_at.get(("log", logged.sequence))
 
     def store(self, subject: str, body: bytes, wire: Mapping[str, str]) -> int:
@@ -91,16 +91,16 @@ class SimulatedBroker(MemoryBroker):
 
 
 def _now(reading: Coroutine[Any, Any, StoredMessage]) -> StoredMessage:
-    """Return the result of a coroutine that does not wait."""
+    """Return the result of a coroutine that never suspends."""
     try:
         reading.send(None)
     except StopIteration as done:
         return cast(StoredMessage, done.value)
-    raise AssertionError("a reader of the in-memory broker waited for a body")
+    raise AssertionError("a read of the memory broker suspended; expected an immediate result")
 
 
 class OutsideBus(MemoryBus):
-    """A connection from outside the system: its messages count as foreign."""
+    """A connection of an outsider. Its messages count as foreign."""
 
     def __init__(self, broker: SimulatedBroker, foreign: set[tuple[StreamKind, int]]) -> None:
         super().__init__(broker=broker)

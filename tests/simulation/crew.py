@@ -1,4 +1,4 @@
-"""The behaviour of simulated agents: a function of the seed, the attempt and the number of starts."""
+"""Simulate agents. Their behaviour depends only on the seed, the attempt and the number of starts."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from pointsman_schemas.events import Handoff, QuestionRequest, Usage
 
 __all__ = ["CARDS", "WORKERS", "SimulatedAgent", "SimulatedAgents"]
 
-_OVERSIZE_CHARS = 1_100_000  # characters: more than one message of the broker may have
-_MAX_RESULT_CHARS = 1_048_000  # fits into a result, and into no log entry around it
-_HALF_HANDOFF_CHARS = 600_000  # two of them fit into no handoff
+_OVERSIZE_CHARS = 1_100_000  # characters: larger than the broker's limit of a message
+_MAX_RESULT_CHARS = 1_048_000  # fits into a result, but its log entry is too large
+_HALF_HANDOFF_CHARS = 600_000  # two such results do not fit into one handoff
 
 
 def _card(name: str, role: Role = Role.WORK, **more: Any) -> AgentCard:
@@ -45,9 +45,9 @@ WORKERS = tuple(card.name for card in CARDS.values() if card.role is Role.WORK)
 
 
 class SimulatedAgents:
-    """The behaviour of every agent of one world. `crash` may kill the process it is given. With `asks`, some tasks and
-    calls need an approval. Some agents read the messages to their workflow. An attempt that starts again in another
-    process must read the same messages: `problems` gets each difference."""
+    """The behaviour of all agents of one world. `crash` may kill the given process. With `asks`, some tasks and calls
+    need an approval. Some agents read the messages to their workflow. An attempt that is restarted in another process
+    must read the same messages; each difference is added to `problems`."""
 
     def __init__(
         self, seed: int, crash: Callable[[SimulatedProcess, str], bool], problems: list[str], *, asks: bool
@@ -69,7 +69,7 @@ class SimulatedAgents:
         if listens:
             await self._read(context, key, 1)
         if chance.random() < 0.3 and self._crash(process, f"while it works on {handoff.task_id}"):
-            await asyncio.sleep(0)  # dies here
+            await asyncio.sleep(0)  # the process is killed here
         await asyncio.sleep(self._pause(chance))
         if listens:
             await self._read(context, key, 2)
@@ -138,7 +138,7 @@ class SimulatedAgents:
 
     @staticmethod
     def _pause(chance: Random) -> float:
-        """Mostly short; sometimes past the time to acknowledge, sometimes past any deadline."""
+        """Return a mostly short pause. Some pauses exceed the ack deadline, and a few exceed every deadline."""
         kind = chance.choices(["none", "short", "slow", "never"], [3, 5, 1, 0.3])[0]
         return {"none": 0.0, "short": chance.uniform(0.0, 1.0), "slow": chance.uniform(2.0, 9.0), "never": 1e4}[kind]
 
@@ -186,7 +186,7 @@ class SimulatedAgents:
             return {"tasks": []}
         if kind == "cannot":
             return {"tasks": [], "cannot": "there is no way"}
-        names += ["below", "below"] * ("below" in names)  # a team hands to a team as often as to its own
+        names += ["below", "below"] * ("below" in names)  # nested teams get tasks as often as the team's own agents
         prefix = f"{handoff.task_id[-1]}{handoff.attempt}"
         most = asked.get("max_tasks")
         count = min(chance.randint(1, 5), most if isinstance(most, int) else 5)
@@ -217,7 +217,7 @@ class SimulatedAgents:
 
 
 class SimulatedAgent(Agent):
-    """One agent of the crew in one process."""
+    """An agent of the crew in one process."""
 
     def __init__(self, name: str, crew: SimulatedAgents, process: SimulatedProcess) -> None:
         self._card = CARDS[name]

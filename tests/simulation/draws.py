@@ -59,7 +59,7 @@ def teams(chance: Random, tasks: int) -> tuple[Team, Team | None]:
 
 
 def asking(team: Team, wait: float, *, plans: bool) -> Team:
-    """`team`, for whose plans, or for the first task of whose fixed plan, people are asked."""
+    """Return `team` with approvals: for plans, or, with a fixed plan, for the first task."""
     limits, strategy = team.limits.model_copy(update={"answer_timeout": wait}), team.strategy
     if isinstance(strategy, Fixed):
         first, *others = strategy.plan.tasks
@@ -71,7 +71,7 @@ def asking(team: Team, wait: float, *, plans: bool) -> Team:
 
 
 def judged(team: Team, chance: Random) -> Team:
-    """Return `team`; in most worlds the members of a fan-out get a check and a judge."""
+    """Return `team`. In most worlds the members of a fan-out get a check and a judge."""
     if not isinstance(team.strategy, FanOut):
         return team
     return team.model_copy(update={"strategy": team.strategy.model_copy(update={"check": _check(chance)})})
@@ -111,7 +111,7 @@ def fits(asked: QuestionAsked, value: JsonValue) -> bool:
 
 
 def _others(chance: Random, writer: str | None) -> list[Strategy]:
-    """Return a value of every strategy with a plan that no planner makes alone."""
+    """Return a strategy of each kind whose plan does not come from a planner alone."""
     stages = tuple(_stage(chance, agent) for agent in chance.sample(WORKERS, chance.randint(1, 3)))
     return [
         Adaptive(synthesizer=writer, max_plans=chance.randint(1, 4)),
@@ -127,10 +127,10 @@ def _others(chance: Random, writer: str | None) -> list[Strategy]:
 
 
 def _fixed(chance: Random, writer: str | None) -> Fixed:
-    """A graph of up to four tasks. Some are checked, have a retry policy of their own, a condition, or a list."""
+    """Return a plan of up to four tasks. Some tasks have checks, their own retry policy, a condition or a list."""
     tasks: list[PlannedTask] = []
     expressions = Random()
-    expressions.setstate(chance.getstate())  # the draws of other worlds stay the same
+    expressions.setstate(chance.getstate())  # a copy of the generator, so that other worlds keep their draws
     for number in range(chance.randint(1, 4)):
         needs = tuple(each.id for each in tasks if chance.random() < 0.5)
         tasks.append(
@@ -183,7 +183,7 @@ def _check(chance: Random) -> Check:
 
 
 def _input(chance: Random, name: str) -> str | dict[str, JsonValue]:
-    """A text, or an object with a list and inputs for the tasks of a fixed plan, some of which it may not have."""
+    """Return a text, or an object with a list and inputs for tasks of a fixed plan. Some inputs may be missing."""
     text = f"please do {name}"
     inputs: dict[str, JsonValue] = {chance.choice(["t0", "t3"]): {"part": name}}
     with_inputs: dict[str, JsonValue] = {"request": text, "inputs": inputs, "rows": [1, {"part": 2}, "three"]}
@@ -191,7 +191,7 @@ def _input(chance: Random, name: str) -> str | dict[str, JsonValue]:
 
 
 def talking(team: Team, chance: Random) -> Team:
-    """Return `team` with a policy for threads that its worlds reach the bounds of."""
+    """Return `team` with a policy for threads whose limits are so low that worlds reach them."""
     busy = chance.choice(["queue", "queue", "reject", "interrupt", "parallel"])
     bounds = {"turns": 2, "max_queued": chance.choice([1, 4]), "ttl": chance.choice([5.0, 3_600.0])}
     policy = ThreadPolicy.model_validate({"busy": busy, **bounds})
@@ -201,7 +201,7 @@ def talking(team: Team, chance: Random) -> Team:
 def request(
     chance: Random, name: str, clock: SimulatedClock, thread: str | None = None
 ) -> tuple[dict[str, str], bytes]:
-    """Return headers and body of a request in a valid or invalid form."""
+    """Return headers and body of a valid or an invalid request."""
     request = Request(input=_input(chance, name), deadline=chance.choice([None, None, 6.0]), thread=thread)
     body = dump(request)
     envelope = Envelope(id=name, type=Request.event_type, source="/caller", time=clock.now(), correlation_id="c")

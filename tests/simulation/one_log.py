@@ -1,4 +1,4 @@
-"""Invariants of one log: it folds, and its entries keep every promise."""
+"""Check that a log folds and that its entries keep all invariants."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ from simulation.draws import fits
 
 __all__ = ["differences", "problems_of"]
 
-_LARGE = 1_040_000  # bytes of a commit that its grounds may have had no room in: no world's bound is below 1,048,576
+_LARGE = 1_040_000  # bytes; a larger commit may omit its decision context: a world's lowest limit is 1,048,576
 
 
 def problems_of(commits: Sequence[tuple[StoredMessage, Commit]], answers: Mapping[str, Control]) -> Iterator[str]:
-    """Return every broken promise of the log as a sentence. `answers` are the controls of people."""
+    """Return a sentence for every broken invariant of the log. `answers` are the controls of people."""
     entries = [entry for _, commit in commits for entry in commit.entries]
     yield from _log(commits)
     yield from _task_lifecycles(entries)
@@ -54,13 +54,13 @@ def problems_of(commits: Sequence[tuple[StoredMessage, Commit]], answers: Mappin
 
 
 def differences(commits: Sequence[Commit]) -> list[str]:
-    """Return the differences between recorded and present decisions; none are expected."""
+    """Return the differences between the recorded decisions and those of the current code. Expected: none."""
     found = [
         f"commit {commit.number} does not say what it was decided upon"
         for commit in commits
         if not commit.decision_context and len(dump(commit)) < _LARGE
     ]
-    with suppress(InvariantError):  # which is a problem of its own
+    with suppress(InvariantError):  # `_log` reports this error
         found += [
             f"commit {each.commit} is decided otherwise again: {each.actual} in the place of {each.expected}"
             for each in replay_log(commits)
@@ -69,7 +69,7 @@ def differences(commits: Sequence[Commit]) -> list[str]:
 
 
 def _log(commits: Sequence[tuple[StoredMessage, Commit]]) -> Iterator[str]:
-    """Check that numbers are gapless, entries fold and snapshots equal their states."""
+    """Check that numbers have no gaps, entries fold, and snapshots equal the folded states."""
     state: State | None = None
     newest: int | None = None
     for place, (stored, commit) in enumerate(commits, 1):
@@ -90,7 +90,7 @@ def _log(commits: Sequence[tuple[StoredMessage, Commit]]) -> Iterator[str]:
 
 
 def _task_lifecycles(entries: Sequence[Entry]) -> Iterator[str]:
-    """Follow the life of each task without the core."""
+    """Check the life cycle of each task without code of the core."""
     started = entries[0]
     policy = started.retry if started.kind == "workflow_started" else RetryPolicy()
     limits: dict[str, int] = {}
@@ -149,7 +149,7 @@ def _task_lifecycles(entries: Sequence[Entry]) -> Iterator[str]:
                 succeeded.add(entry.task_id)
             case TaskFailed():
                 if entry.task_id in failed or (entry.task_id in succeeded and entry.task_id in needs):
-                    yield f"{entry.task_id} failed after it was settled"  # a planner's answer may be refused
+                    yield f"{entry.task_id} failed after it was settled"  # a plan may be refused
                 failed.add(entry.task_id)
             case WorkflowResumed():
                 for task_id in entry.tasks:
@@ -163,13 +163,13 @@ def _task_lifecycles(entries: Sequence[Entry]) -> Iterator[str]:
                 reopened[entry.task_id] += 1
                 failed.discard(entry.task_id)
             case QuestionAsked() if entry.task_id is not None and entry.about in ("tool", "information"):
-                asked[entry.task_id] += 1  # the attempt that asked has ended
+                asked[entry.task_id] += 1  # a question ends its attempt
             case _:
                 pass
 
 
 def _questions(entries: Sequence[Entry], answers: Mapping[str, Control]) -> Iterator[str]:
-    """Check that each question is answered once, by a person or by time, and that no guarded work starts before."""
+    """Check that each question ends once, by an answer or a timeout, and that guarded work starts only afterwards."""
     asked: dict[str, QuestionAsked] = {}
     open_: dict[str, QuestionAsked] = {}
     refused, begun = set[str](), set[str | None]()
@@ -204,7 +204,7 @@ def _questions(entries: Sequence[Entry], answers: Mapping[str, Control]) -> Iter
             case PlanAccepted():
                 if any(question.about == "plan" for question in open_.values()):
                     yield f"the plan {entry.revision} was accepted while a person was asked about it"
-                # Tasks that have not started are dropped by a new plan, together with their approvals.
+                # A new plan drops the tasks that have not started, together with their approvals.
                 open_ = {name: each for name, each in open_.items() if each.task_id in begun}
             case TaskAbandoned():
                 open_ = {name: each for name, each in open_.items() if each.task_id != entry.task_id}
@@ -219,7 +219,7 @@ def _questions(entries: Sequence[Entry], answers: Mapping[str, Control]) -> Iter
 
 
 def _spending(entries: Sequence[Entry]) -> Iterator[str]:
-    """Check that used and reserved calls never exceed the limit. Each agent here makes one call."""
+    """Check that the sum of used and reserved calls never exceeds the limit. Each simulated agent makes one call."""
     started = entries[0]
     if started.kind != "workflow_started":
         return

@@ -1,4 +1,4 @@
-"""Actors outside the system: callers, operators, approvers, strays and the power supply."""
+"""Actors outside the system: callers, operators, approvers, senders of stray messages, and the power supply."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Outsiders"]
 
-_LAST_CANCEL_S = 17.0  # simulated seconds after which no waiting request is searched for
+_LAST_CANCEL_S = 17.0  # simulated seconds until the search for a waiting request ends
 _LOOK_INTERVAL_S = 0.1
 
 
@@ -39,7 +39,7 @@ class Outsiders:
         self.world = world
 
     def disturbances(self) -> Iterator[Any]:
-        """Yield the actions of each actor in order; the power cut comes last."""
+        """Yield the actions of each actor in order. The power cuts are last."""
         chance = self.world.chance
         for number in range(chance.randint(1, 4)):
             yield self._submit(f"r{number}")
@@ -68,7 +68,7 @@ class Outsiders:
             yield self._power_cut(Random(f"{self.world.seed}/cut-{number}"))
 
     async def _submit(self, name: str) -> None:
-        """Send a request in one of its forms, sometimes repeatedly, sometimes with another request under its id."""
+        """Send a request of a random form. Sometimes repeat it, or send another request with the same id."""
         chance = Random(f"{self.world.seed}/{name}")
         threads = Random(f"{self.world.seed}/{name}-thread")
         thread = threads.choice(["t0", "t0", "t0", "t1", None]) if self.world.talks else None
@@ -85,7 +85,7 @@ class Outsiders:
         self._inject_cancel(name, self._some_workflow())
 
     async def _cancel_waiting(self, name: str, when: float) -> None:
-        """Cancel the first workflow whose request waits: it has no log yet."""
+        """Cancel the first workflow whose request is queued, so the workflow has no log yet."""
         await asyncio.sleep(when)
         while self.world.clock.monotonic() < _LAST_CANCEL_S:
             for _, workflow in self.world.requests():
@@ -103,7 +103,7 @@ class Outsiders:
             self._inject(subject, dump(control), headers)
 
     async def _tell(self, name: str, chance: Random) -> None:
-        """Send a message to a workflow, sometimes twice, before its beginning, while it runs, or after its end."""
+        """Send a message to a workflow, sometimes twice: before its start, while it runs, or after its end."""
         await asyncio.sleep(chance.uniform(0.1, 16.0))
         known = sorted({workflow for _, workflow in self.world.requests()})
         workflow = chance.choice(known[-4:]) if known else "wf_unknown"
@@ -162,8 +162,8 @@ class Outsiders:
                 headers = self._headers("stray", Control.event_type)
                 body = chance.choice([b"{}", dump(Control(action="replay", task_id=task)), b'{"action": "dance"}'])
             case "timer":
-                # Never of a timer that may still be armed: its subject would be taken, and it would not be scheduled.
-                # Only the broker may publish there; permissions see to it.
+                # Never the subject of a timer that may still be armed, because the timer could then not be scheduled.
+                # In a real system, permissions allow only the broker to publish on such a subject.
                 subject = self.world.subjects.timer(team, workflow, "wake-0")
             case "handoff":
                 subject = self.world.subjects.handoff(agent, team, workflow, "stray", 1)
@@ -183,7 +183,7 @@ class Outsiders:
             self._inject(chance.choice(free), b"{}", {})
 
     async def _replay(self, number: int, when: float) -> None:
-        """Let an operator replay a dead letter. Its process may die meanwhile."""
+        """Replay a dead letter as an operator. The operator's process may crash during the replay."""
         await asyncio.sleep(when)
         process = SimulatedProcess(f"operator-{number}")
         letters = DeadLetters(
@@ -206,12 +206,12 @@ class Outsiders:
             self.world.problems.append(f"{process.name} ended with {error!r}")
 
     async def _resume(self, number: int, chance: Random) -> None:
-        """Let an operator resume a workflow that ended as failed or partial, sometimes twice at once, or by hand."""
+        """Resume a failed or partial workflow as an operator, sometimes twice at once, or by a raw control message."""
         await asyncio.sleep(chance.uniform(2.0, 19.0))
         if not (ended := self._resumable()):
             return
         workflow = chance.choice(ended)
-        if chance.random() < 0.3:  # a program that names no round
+        if chance.random() < 0.3:  # a control message without a round
             name = f"resume-{number}"
             control = Control(action="resume")
             subject = self.world.subjects.control(self.world.team_of(workflow), workflow, "resume", "program", name)
@@ -273,7 +273,7 @@ class Outsiders:
         await asyncio.sleep(chance.uniform(0.0, 14.0))
         steps = [self.world.broker.sync_handoffs, self.world.broker.sync_consumers]
         chance.shuffle(steps)
-        for step in steps:  # the disk gets the one before the other, and some not at all
+        for step in steps:  # in random order, and some are not synced at all
             if chance.random() < 0.8:
                 step()
             await asyncio.sleep(chance.choice([0.0, 0.05, 0.5, 2.0]))
@@ -286,7 +286,7 @@ class Outsiders:
         self.world.note(f"power cut: {end - left} of {end} handoffs forgotten")
 
     async def people(self, chance: Random) -> None:
-        """Answer approvals: some once, some twice, late or invalidly, and some never."""
+        """Answer approvals. Some answers are sent twice, late or invalid, and some approvals get no answer."""
         read, number = 0, 0
         while not self.world.over.is_set():
             await asyncio.sleep(chance.uniform(0.2, 1.0))
@@ -315,7 +315,7 @@ class Outsiders:
         self._inject(subject, dump(control), self._headers(name, Control.event_type))
 
     def _token_of(self, handoff: StoredMessage) -> str:
-        """Return the token of an attempt, as an agent with its handoff knows the token."""
+        """Return the token of an attempt, which an agent finds in its handoff."""
         with suppress(ContractError):
             return parse(Handoff, handoff.body).return_to.rpartition(".")[2]
         return "forged"

@@ -1,7 +1,7 @@
-"""One simulated world of schedules: supervisors that are killed, a broker whose clock jumps, faults, and commands.
+"""Simulate a world of schedules with killed supervisors, jumps of the broker's clock, faults and commands.
 
-A seed decides the schedules, the processes, the jumps, the commands and every fault. The engines and the core are real.
-The broker is the in-memory twin, and time jumps.
+The seed determines the schedules, the processes, the jumps, the commands and every fault. The engines and the core are
+real. The broker is the memory broker, and time is virtual.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ __all__ = ["ScheduleWorld"]
 TEAM = Team(name="team", strategy=Pipeline(stages=(Stage(agent="a"),)), limits=Limits(deadline=160, task_timeout=100))
 SUBJECTS = Subjects("sim")
 SETTINGS = Settings(namespace="sim", ack_wait=3.0, heartbeat=4.0)
-_QUIET_AFTER_S = 240.0  # seconds after which no fault, jump or command begins any more
-_REST_S = 200.0  # seconds for the last runs to end and for two further fires
+_QUIET_AFTER_S = 240.0  # seconds after which no new fault, jump or command starts
+_REST_S = 200.0  # seconds in which the last runs end and two more fires happen
 _START = datetime(2030, 3, 31, 0, 55, 20, tzinfo=UTC)
-"""Shortly before the clocks of Oslo are set forward: 01:00 UTC is the time of the change."""
+"""Shortly before clocks in Oslo are set forward at 01:00 UTC."""
 _MAX_STEPS = 3_000_000
 _FIRE = re.compile(r"\d{8}T\d{6}Z")
 _CRONS = (("* * * * *", "UTC"), ("*/2 * * * *", "Europe/Oslo"), ("58,59 1,2,3 * * *", "Europe/Oslo"))
 
 
 class BrokerWallClock(SimulatedClock):
-    """The broker's clock, which a world sets, beside the time that passes."""
+    """The broker's clock, which a world can set forward and back."""
 
     def set_by(self, seconds: float) -> None:
         self._start += timedelta(seconds=seconds)
@@ -80,7 +80,7 @@ class ScheduleWorld:
         self.over = asyncio.Event()
 
     def run(self) -> ScheduleWorld:
-        """Play the world. Faults are among the problems."""
+        """Play the world. The problems include unexpected errors."""
         with self._capture_logs():
             simulate(self._play, steps=_MAX_STEPS)
         return self
@@ -133,13 +133,13 @@ class ScheduleWorld:
             call = chance.choice([schedules.pause, schedules.resume, schedules.run, schedules.run])
             try:
                 await call(name, timeout=20.0)
-            except PointsmanError:  # a run by hand is refused while another run has not ended
+            except PointsmanError:  # a manual run is refused while another run has not ended
                 continue
         for name in names:
             await client.schedules.resume(name, timeout=200.0)
 
     async def _keep_running(self, name: str) -> None:
-        """Start a process, and start it again after each end, until the world has ended."""
+        """Start a process. Restart it after each end, until the world has ended."""
         chance, number = Random(f"{self.seed}/{name}"), 0
         while not self.over.is_set():
             number += 1
@@ -155,7 +155,7 @@ class ScheduleWorld:
                 part = SupervisorEngine(bus, TEAM, SETTINGS, SimulatedClock(), instance=instance)
             main = process.start(part.run(stop))
             over = asyncio.create_task(self.over.wait())
-            # At times all supervisors are unavailable for longer than a fire may be late.
+            # Sometimes all supervisors are unavailable for longer than the allowed delay of a fire.
             leaves = chance.uniform(10.0, 150.0) if self.faults.active else None
             await asyncio.wait({main, over}, timeout=leaves, return_when=asyncio.FIRST_COMPLETED)
             stop.set()
@@ -169,7 +169,7 @@ class ScheduleWorld:
             if not self.over.is_set():
                 await asyncio.sleep(chance.choice([0.5, 3.0, 3.0, 90.0]) if self.faults.active else 0.5)
 
-    # The promises
+    # The invariants
 
     def _audit(self) -> None:
         logs: dict[str, list[tuple[int, Commit]]] = {}
@@ -204,7 +204,7 @@ class ScheduleWorld:
         for each in begun.values():
             stamp = each.request_id.rpartition("/")[2]
             if not _FIRE.fullmatch(stamp):
-                continue  # a run by hand has the id of its command
+                continue  # a manual run has the id of its command
             due = datetime.strptime(stamp, "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
             if upcoming(spec, due - timedelta(seconds=1), 1) != [due]:
                 self.problems.append(f"{name} fired at {due}, which is not a time of {spec.cron}")
@@ -218,7 +218,7 @@ class ScheduleWorld:
                 self.problems.append(f"the run {run.request_id} of {name} has ended, and is {run.status}")
             if run.workflow_id not in begun:
                 self.problems.append(f"the run {run.request_id} of {name} has no workflow")
-        if spec.overlap != "allow":  # by the order of the log: the clocks of supervisors differ after a jump
+        if spec.overlap != "allow":  # compare sequences: after a jump, the clocks of supervisors differ
             ordered = sorted(spans[workflow] for workflow in begun if workflow in spans)
             for (_, end), (start, _) in pairwise(ordered):
                 if start < end:
@@ -238,7 +238,7 @@ class ScheduleWorld:
 
     @contextmanager
     def _capture_logs(self) -> Iterator[None]:
-        """Drop log lines, and put lines about bugs among the problems."""
+        """Drop log lines, but add lines about bugs to the problems."""
 
         def hear(_: object, level: str, event: dict[str, Any]) -> Any:
             if event["event"] in ("schedule_failed", "inputs_failed", "input_body_unavailable", "listener_failed"):
@@ -255,7 +255,7 @@ class ScheduleWorld:
 
 
 def _slow(chance: Random, faults: Faults) -> Agent:
-    """Return an agent whose work often takes longer than the time to the next fire."""
+    """Return an agent whose work often takes longer than the interval between two fires."""
 
     @agent(name="a", description="Writes the report")
     async def write(request: str) -> str:

@@ -11,7 +11,7 @@ POWER = next(seed for seed in range(1, 100) if World(seed).broker.handoffs_unsyn
 
 
 async def lost(*, taken_back: bool) -> list[str]:
-    """Return the audit of a world with one handoff that was settled and not answered."""
+    """Return the audit of a world with one handoff that was settled but not answered."""
     world = World(POWER)
     subject = world.subjects.handoff("a", "team", "wf_1", "t1", 1)
     await world.broker.connect().publish(subject, b"{}", {})

@@ -30,12 +30,12 @@ SETTINGS = Settings(ack_wait=20.0)
 
 @agent(name="a", description="Works for a fixed time", concurrency=SLOTS)
 async def clerk(request: str) -> str:
-    await asyncio.sleep(CHANCE.uniform(0.8, 1.2) * WORK_S)  # otherwise all slots are free at the same moments
+    await asyncio.sleep(CHANCE.uniform(0.8, 1.2) * WORK_S)  # random, so that slots become free at different times
     return request
 
 
 class Measured(NamedTuple):
-    """The p95 of a small team beside a big team, relative to its p95 alone, and the findings of doctor and worker."""
+    """The p95 of a small team beside a big team divided by its p95 alone, and the findings of doctor and worker."""
 
     ratio: float
     findings: list[str]
@@ -43,7 +43,7 @@ class Measured(NamedTuple):
 
 
 def measure(samples: int, *, own_queues: bool) -> Measured:
-    """Measure the small team beside the big team, with queues of their own at the agent or with one queue."""
+    """Measure the small team beside the big team, with a queue for each team at the agent or with a shared queue."""
     strategy, limits, own = Pipeline(stages=(Stage(agent="a"),)), Limits(deadline=600), ("a",) if own_queues else ()
     agents = [TeamAgent(clerk, "big"), TeamAgent(clerk, "small")] if own_queues else [clerk]
     teams = [Team(name=name, agents=("a",), own_agents=own, strategy=strategy, limits=limits) for name in TEAMS]
@@ -92,7 +92,7 @@ def test_team_gets_its_share_of_an_agent_with_queues_of_teams() -> None:
 
 
 def test_worker_and_doctor_name_the_teams_that_wait_in_one_queue() -> None:
-    """Each handoff of the small team waits for 30 handoffs, of which 4 run at a time."""
+    """Each handoff of the small team is behind 30 other handoffs. The agent runs 4 at a time."""
     measured = measure(1, own_queues=False)
 
     assert measured.ratio > 5

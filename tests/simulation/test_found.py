@@ -1,4 +1,4 @@
-"""Scenarios that the simulation found, each as a test of its own. A seed changes its world when the worlds change."""
+"""Scenarios that the simulation found. Each has a test, because code changes give a seed another world."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from pointsman_schemas.team import Limits, Team
 
 SUBJECTS = Subjects("sim")
 TEAM = Team(name="team", limits=Limits(deadline=60, task_timeout=30))
-STEPS = 20_000  # far more than any of these takes: a hot loop is found at once
+STEPS = 20_000  # far more than any scenario needs, so that only an endless loop exceeds it
 WORKFLOW = workflow_id_for("sim.request.team.anonymous", "r1")
 
 
@@ -82,7 +82,7 @@ def test_timer_armed_by_another_supervisor_is_not_stale() -> None:
         await bus.schedule(name, clock.now(), target, dump(Timer(name="wake-2", due=armed.due)), timer)
         await asyncio.sleep(1)
 
-        assert commits(broker) == 3  # it began, the other one's, and the timer armed again
+        assert commits(broker) == 3  # the start, the foreign message, and the re-armed timer
 
     timer = encode(Envelope(id="t", type=Timer.event_type, source="/sim", time=SimulatedClock().now()))
     simulate(supervised(bus, test), steps=STEPS)
@@ -93,7 +93,7 @@ def test_clock_behind_the_broker_does_not_rearm_a_timer_repeatedly() -> None:
     bus = broker.connect()
 
     async def test() -> None:
-        await asyncio.sleep(32)  # the planner, which does not exist, is waited for no longer
+        await asyncio.sleep(32)  # longer than the timeout of the missing planner
 
         assert commits(broker) == 2
 
@@ -102,7 +102,7 @@ def test_clock_behind_the_broker_does_not_rearm_a_timer_repeatedly() -> None:
 
 def test_a_request_that_was_handed_back_leaves_its_room_to_itself() -> None:
     class Away(MemoryBus):
-        """Cannot read the workflow's log at first."""
+        """The first read of the workflow's log fails."""
 
         failures = 1
 
@@ -125,7 +125,7 @@ def test_a_request_that_was_handed_back_leaves_its_room_to_itself() -> None:
 
 def test_damaged_log_is_reported_to_the_caller_after_an_outage() -> None:
     class Away(MemoryBus):
-        """Takes no outcome at first."""
+        """The first publish of an outcome fails."""
 
         failures = 1
 
@@ -154,7 +154,7 @@ def test_damaged_log_is_reported_to_the_caller_after_an_outage() -> None:
 
 def test_log_removed_while_it_is_read_is_not_corrupt() -> None:
     class Removing(MemoryBus):
-        """Removes the rest of the log, which has already lost its start, while it is read."""
+        """The log has lost its start. Its rest is removed while it is read."""
 
         async def read(self, stream: StreamKind, subject: str, *, after: int = 0) -> AsyncIterator[StoredMessage]:
             async for stored in super().read(stream, subject, after=after):
@@ -169,7 +169,7 @@ def test_log_removed_while_it_is_read_is_not_corrupt() -> None:
     async def test() -> None:
         await asyncio.sleep(10)
 
-        assert commits(broker) == 1  # the request has begun again
+        assert commits(broker) == 1  # the request has started the workflow again
         assert not broker.stream("log").last_sequence_of(SUBJECTS.outcome("team", WORKFLOW))
 
     async def main() -> None:
@@ -206,7 +206,7 @@ def test_a_cancel_finds_its_waiting_request_however_many_wait_behind_it(monkeypa
     waiting = workflow_id_for("sim.request.team.anonymous", "r2")
 
     async def test() -> None:
-        await asyncio.sleep(1)  # the first has the only room
+        await asyncio.sleep(1)  # the first workflow uses the only free place
         for number in range(2, 12):
             await bus.publish(
                 SUBJECTS.request("team", "anonymous"), b'{"input": "do it"}', {"Nats-Msg-Id": f"r{number}"}
@@ -220,15 +220,15 @@ def test_a_cancel_finds_its_waiting_request_however_many_wait_behind_it(monkeypa
 
 
 class LateFirstCommit(MemoryBus):
-    """Answers the second first commit of the log late: it is stored after the log was removed.
+    """Delays the second `first commit` of the log, so it is stored after the log was removed.
 
-    Until then no other compare-and-set on the log is answered, as on a replicated stream.
+    Until then no other compare-and-set on the log gets an answer, as on a replicated stream.
     """
 
     first_commits = 0
     pending = False
     unreadable = 0
-    """How many times the log cannot be read after the unanswered commit."""
+    """The number of failed reads of the log after the unanswered commit."""
 
     async def publish(self, subject: str, *message: Any, **more: Any) -> int:
         if subject != SUBJECTS.log("team", WORKFLOW) or more.get("expect") != 0:
@@ -264,7 +264,7 @@ def test_first_commit_that_is_stored_after_the_log_was_removed_has_an_outcome(un
     log, outcome = SUBJECTS.log("team", WORKFLOW), SUBJECTS.outcome("team", WORKFLOW)
 
     async def test() -> None:
-        await asyncio.sleep(130)  # the broker and the supervisor have forgotten the first request
+        await asyncio.sleep(130)  # the broker and the supervisor no longer recognize the first request as a duplicate
         await bus.publish(SUBJECTS.request("team", "anonymous"), b"?", {"Nats-Msg-Id": "r1"})
         await asyncio.sleep(2.5)
         broker.purge("log", log)

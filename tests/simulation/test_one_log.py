@@ -33,7 +33,7 @@ def problems(commits: Sequence[Commit]) -> list[str]:
 
 
 def without(commits: Sequence[Commit], kind: type[ItemsGathered | TaskSucceeded], task_id: str) -> list[Commit]:
-    """Return the commits without the entries of one kind about one task."""
+    """Return the commits without one kind of entries of one task."""
     return [
         each.model_copy(
             update={
@@ -75,7 +75,7 @@ def test_question_of_an_abandoned_task_does_not_hold_back_its_next_round() -> No
     story.complete_task("plan-1", plan(task("pay", "payer"), task("look")))
     asked = QuestionRequest(about="information", key="k1", text="Which account?")
     story.fail_task("pay", failure("needs_answer"), questions=(asked,))
-    story.fail_task("look", failure(retryable=True))  # the calls that are left are kept for the answer
+    story.fail_task("look", failure(retryable=True))  # not retried: the remaining calls are reserved for the answer
     assert story.state.ended
 
     story.control("resume")

@@ -1,4 +1,4 @@
-"""The audit finds planted mistakes: each mistake below breaks an invariant, and a few worlds show it."""
+"""The audit finds planted mistakes. Each mistake breaks an invariant in at least a few worlds."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from pointsman_schemas.log import Entry
 from simulation.world import World
 
 _ENOUGH = 120
-"""Worlds in which each mistake must show. The rarest mistake shows in one world of thirty: a worker must die after it
-has acknowledged a handoff too early."""
+"""Number of worlds in which each mistake must show at least once. The rarest mistake shows in one world of thirty,
+because a worker must crash after it has acknowledged a handoff too early."""
 
 
 def _acknowledged_first(patch: pytest.MonkeyPatch) -> None:
@@ -112,7 +112,7 @@ def _trimmed_though_it_runs(patch: pytest.MonkeyPatch) -> None:
     over_since = RetentionJob._ended_at
 
     async def blind(self: RetentionJob, subject: str) -> datetime:
-        if subject.split(".")[1] in ("log", "outcome", "event"):  # a log that is gone would be all that shows
+        if subject.split(".")[1] in ("log", "outcome", "event"):  # otherwise only the deleted log would show
             return await over_since(self, subject)
         return datetime.min.replace(tzinfo=UTC)
 
@@ -130,7 +130,7 @@ _FITTING: Mapping[object, Callable[[World], bool]] = {
     _trimmed_though_it_runs: lambda world: world.trim_pause < 3_600,
     _logs_removed_though_asked_for: lambda world: world.settings.retention_days < 1,
 }
-"""The worlds in which a mistake can show, if it cannot show in each."""
+"""Conditions for mistakes that can show only in some worlds."""
 
 
 @pytest.mark.parametrize(
@@ -160,10 +160,12 @@ def test_a_planted_mistake_shows(
     others = set[str]()
     fits = _FITTING.get(plant)
     fitting = (seed for seed in count(1) if fits is None or fits(World(seed)))
-    for seed in (likely, *islice(fitting, _ENOUGH)):  # `likely` is tried first: it saves time only
+    for seed in (likely, *islice(fitting, _ENOUGH)):  # `likely` is first only to save time
         problems = World(seed).run().problems
         if any(expected in problem for problem in problems):
             return
         others.update(problems)
 
-    pytest.fail(f"no problem of {_ENOUGH} worlds tells of {expected!r}, but {len(others)} others: {sorted(others)[:3]}")
+    pytest.fail(
+        f"no problem in {_ENOUGH} worlds contains {expected!r}; {len(others)} other problems: {sorted(others)[:3]}"
+    )

@@ -1,4 +1,4 @@
-"""Random worlds of schedules: each fire is one workflow, despite killed processes and clock jumps."""
+"""In random worlds of schedules, each fire starts one workflow, despite killed processes and clock jumps."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from simulation.schedules import ScheduleWorld
 pytestmark = pytest.mark.timeout(180)
 
 _SEEDS = range(1, 9)
-_CHUNK = 4  # seeds in one test: few enough for its time limit on any machine
+_CHUNK = 4  # seeds in one test; more could exceed its time limit on a slow machine
 
 
 @pytest.mark.parametrize("first", _SEEDS[::_CHUNK])

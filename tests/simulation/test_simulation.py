@@ -1,4 +1,4 @@
-"""Many small random worlds: the promises hold in all of them, and a seed repeats its world."""
+"""The invariants hold in many small random worlds, and a seed always gives the same world."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from pointsman_schemas.threads import ThreadRecord
 from simulation.one_log import differences
 from simulation.world import World
 
-pytestmark = pytest.mark.timeout(180)  # worlds are all CPU, and a machine may be busy
+pytestmark = pytest.mark.timeout(180)  # worlds need only CPU, and a machine may be busy
 
 _SEEDS = range(1, 41)
-"""As many as half a minute of a busy machine takes; `make simulate` plays more."""
-_CHUNK = 10  # seeds in one test: few enough for its time limit on any machine
+"""These take half a minute on a busy machine. `make simulate` plays more."""
+_CHUNK = 10  # seeds in one test; more could exceed its time limit on a slow machine
 
 
 @pytest.mark.parametrize("first", _SEEDS[::_CHUNK])
@@ -36,7 +36,7 @@ def test_acknowledged_request_reaches_exactly_one_outcome(first: int) -> None:
         seen = World(seed).run()
 
         assert not seen.problems, (
-            f"seed {seed}: {'; '.join(seen.problems)}\nagain: make simulate SEEDS=1 FIRST={seed}\n"
+            f"seed {seed}: {'; '.join(seen.problems)}\nrepeat with: make simulate SEEDS=1 FIRST={seed}\n"
             + "\n".join(line[:200] for line in seen.history[-40:])
         )
 
@@ -53,7 +53,7 @@ def test_a_seed_is_the_same_world_in_every_process(seed: int, emitting: bool) ->
 
 
 def test_a_digest_does_not_depend_on_the_worlds_before() -> None:
-    """Memory in use and garbage collection decide which addresses new objects get."""
+    """The addresses of new objects depend on used memory and garbage collection; a digest must not."""
     alone = {seed: _digest_in_another_process(seed, "1") for seed in (29, 36, 74, 93)}
     chance, held = Random(1), deque[list[bytearray]](maxlen=20)
     thresholds = gc.get_threshold()
@@ -85,7 +85,7 @@ def test_changed_decision_code_is_found_in_simulated_logs(
 
 
 def _likely_first(*seeds: int) -> Iterator[int]:
-    """Yield the seeds of these tests, likely ones first, which only saves time."""
+    """Yield the seeds of these tests. Likely seeds are first, only to save time."""
     yield from seeds
     yield from _SEEDS
 
@@ -171,7 +171,7 @@ def test_some_worlds_send_messages_that_are_read_refused_or_become_turns() -> No
 
 def _digest_in_another_process(seed: int, hash_seed: str) -> str:
     script = f"from simulation.world import World; print(World({seed}).run().digest)"
-    # An environment may have another copy of the packages installed; these are the ones under test.
+    # Use the packages under test, because the environment may have another copy installed.
     tree = Path(__file__).parents[2]
     sources = os.pathsep.join(str(tree / folder) for folder in ("tests", "schemas", "runtime", "agents"))
     environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": sources}

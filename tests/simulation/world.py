@@ -1,7 +1,7 @@
-"""One simulated world: a seed decides its team, its processes, its requests, its mischief and every fault.
+"""Simulate a world. Its seed determines the team, the processes, the requests, the disturbances and every fault.
 
-`World(seed).run()` plays the world to its end and returns the observations. The engines, the core and the broker are
-the real ones; the broker is the in-memory twin, and time jumps.
+`World(seed).run()` plays the world to its end and returns the observations. The engines and the core are real. The
+broker is the memory broker, and time is virtual.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ from simulation.outsiders import Outsiders
 __all__ = ["World", "WorldReport"]
 
 _HISTORY_STREAMS: tuple[StreamKind, ...] = ("handoffs", "requests", "controls", "results", "work", "log", "dead")
-_QUIET_AFTER_S = 20.0  # seconds after which nothing bad begins any more, so that every workflow can be asked to end
-_MAX_SIMULATED_S = 1_200.0  # seconds: five requests one after the other, each to its deadline and a last word, twice
-_MAX_STEPS = 400_000  # turns of the loop; a world takes some 10,000
-_CHECK_INTERVAL_S = 0.5  # seconds between two looks whether all is done
-_LEAVE_TIMEOUT_S = 30.0  # seconds in which a stopping process must end
+_QUIET_AFTER_S = 20.0  # seconds after which no new fault starts, so that every workflow must end
+_MAX_SIMULATED_S = 1_200.0  # seconds: twice the time of five requests in sequence that each reach their deadline
+_MAX_STEPS = 400_000  # steps of the event loop; a world needs about 10,000
+_CHECK_INTERVAL_S = 0.5  # seconds between two checks for the end of all work
+_LEAVE_TIMEOUT_S = 30.0  # seconds until a stopping process must have ended
 
 _SETTINGS = Settings(namespace="sim", ack_wait=3.0, heartbeat=4.0)
 
@@ -62,7 +62,7 @@ _Body = Callable[[SimulatedProcess, FaultyBus, asyncio.Event], Coroutine[Any, An
 
 @dataclass(slots=True)
 class WorldReport:
-    """The result of a world. `problems` are the promises it broke; `digest` is of all that happened, in order."""
+    """The result of a world. `problems` are the broken invariants; `digest` is a hash of all events in order."""
 
     seed: int
     problems: list[str]
@@ -82,12 +82,12 @@ class World:
     notes: list[tuple[float, str]] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     foreign: set[tuple[StreamKind, int]] = field(default_factory=set)
-    """The messages that no process of the system has sent: stream and sequence."""
+    """The messages of outsiders, by stream and sequence."""
     engines: dict[str, SupervisorEngine] = field(default_factory=dict)
     processes: dict[str, SimulatedProcess] = field(default_factory=dict)
-    """The process that runs under each name."""
+    """The running process of each name."""
     down_until: float = 0.0
-    """The simulated time before which no process starts again."""
+    """The simulated time until which no process restarts."""
     answers: dict[str, Control] = field(default_factory=dict)
     """The controls of people by event id."""
     told: dict[str, tuple[str, str, str]] = field(default_factory=dict)
@@ -100,24 +100,24 @@ class World:
         # In every other world, a body that does not fit into a message is stored separately; in the others it is
         # refused.
         bound = [1_048_576, 8_388_608][self.seed % 2]
-        # In half of the worlds handoffs are not synced, and in most of those the power fails.
+        # In half of the worlds handoffs are not synced, and in most of these worlds the power fails.
         self.power = Random(f"{self.seed}/power")
         apart = self.power.random() < 0.5
         self.cuts = self.power.choice([0, 1, 2, 4]) if apart else 0
         self.broker = SimulatedBroker("sim", self.clock, bound, unsynced_handoffs=apart)
         self.outside = OutsideBus(self.broker, self.foreign)
-        # Each world has its own kinds of faults: a world with all kinds would have few faults of each kind.
+        # Each world has only some kinds of faults, because with all kinds each kind would be rare.
         rates = {fault: rate * chance.choice([0, 0.5, 1, 1, 3]) for fault, rate in RATES.items()}
         self.faults = Faults(
             Random(f"{self.seed}/faults"), rates, until=_QUIET_AFTER_S, crashes=chance.choice([0, 3, 12]), log=self.note
         )
         ill = Random(f"{self.seed}/circuits").choice([(0, 10.0), (1, 2.0), (2, 2.0), (5, 10.0)])
-        # In some worlds ended work leaves the work stream almost at once. Not with power cuts: a
-        # power cut reuses recent sequences, and only those.
+        # In some worlds ended work is removed from the work stream almost at once. Not in worlds with power cuts,
+        # because a power cut must reuse only recent sequences.
         self.trims = Random(f"{self.seed}/trimming")
         self.trim_pause = 3600.0 if self.cuts else self.trims.choice([3600.0, 1.0, 1.0])
-        # In half of the worlds in which the work stream is trimmed, logs go soon after their workflows have ended, too.
-        # Not where retention runs only after the world's end: a late resume waits until retention deletes the log.
+        # In half of these worlds logs are also deleted soon after the end of their workflow. Not in worlds in which
+        # retention runs only after the end, because a late resume waits until retention deletes the log.
         kept = Random(f"{self.seed}/retention").choice([2_592_000.0, 2_592_000.0, 6.0, 15.0])
         kept = 2_592_000.0 if self.trim_pause == 3600.0 else kept
         self.settings = _SETTINGS.model_copy(
@@ -154,11 +154,11 @@ class World:
         self._known: dict[int, str] = {}
 
     def run(self) -> WorldReport:
-        """Play it. Nothing is raised: each fault is among the problems."""
+        """Play the world. Errors are not raised but added to the problems."""
         ids, of_reports = Random(f"{self.seed}/ids"), Random(f"{self.seed}/reports")
         drawn = iter(lambda: UUID(bytes=of_reports.randbytes(16)), None)
         snapshots = self.chance.choice([2, 3, 7])
-        busy = Random(f"{self.seed}/busy")  # now and then, for some seconds, too much so for one supervisor alone
+        busy = Random(f"{self.seed}/busy")  # for some seconds, the CPU load is sometimes too high for one supervisor
         cpu = accumulate(iter(lambda: busy.choice([0.0, 0.0, 8.0]), None))
         with ExitStack() as stack:
             for drawing in (traces, requests, retrying):
@@ -206,13 +206,13 @@ class World:
                 await self._run_until_done(mischief)
                 self.over_at = self.clock.now()
                 self.over.set()
-        except* BusUnavailableError as errors:  # the broker itself never fails
+        except* BusUnavailableError as errors:  # faults are injected elsewhere, so an unavailable broker is a problem
             self.problems.append(f"the world broke: {errors!r}")
         finally:
             self.steps, self.seconds = loop.steps, loop.time()  # type: ignore[attr-defined]
 
     async def _run_until_done(self, mischief: list[asyncio.Task[None]]) -> None:
-        """Wait until all work is done and the system is idle."""
+        """Wait until all work is done and no message is unsettled."""
         while True:
             await asyncio.sleep(_CHECK_INTERVAL_S)
             self._check_heads()
@@ -265,7 +265,7 @@ class World:
         return any(not self.is_foreign(stored) for stored in self.broker.all_messages("log", outcome))
 
     def is_foreign(self, stored: StoredMessage) -> bool:
-        """Return True if no process of the system has sent the message."""
+        """Return True if an outsider has sent the message."""
         return (self.broker.stream_of(stored.subject), stored.sequence) in self.foreign
 
     def team_of(self, workflow: str) -> str:
@@ -274,7 +274,7 @@ class World:
         return logs[0].subject.split(".")[-2] if logs else self.team.name
 
     async def _keep_running(self, name: str, body: _Body, *, once: bool = False) -> None:
-        """Start a process, and start it again after each end, until the world is over."""
+        """Start a process. Restart it after each end, until the world has ended."""
         chance = Random(f"{self.seed}/{name}")
         number = 0
         while not self.over.is_set():
@@ -301,7 +301,7 @@ class World:
             with_pause.cancel()
 
     async def _end_of(self, chance: Random, stop: asyncio.Event, *, once: bool) -> None:
-        """Stop a process: at a random time, as a deployment does, and at the end."""
+        """Stop a process at a random time, as a deployment does, or at the world's end."""
         over = asyncio.create_task(self.over.wait())
         leaves = once or (chance.random() < 0.2 and self.faults.active)
         await asyncio.wait({over}, timeout=chance.uniform(0.5, 18.0) if leaves else None)
@@ -334,11 +334,11 @@ class World:
         return work
 
     def _clock_of(self, process: SimulatedProcess) -> SimulatedClock:
-        """Return a clock with its own offset, because the clocks of machines differ."""
+        """Return a clock with a random offset, because the clocks of machines differ."""
         return SimulatedClock(skew=Random(f"{self.seed}/{process.name}/clock").uniform(-self.skew, self.skew))
 
     def _shifts(self) -> dict[str, list[str]]:
-        """Return the agents of each worker: each agent somewhere, some twice."""
+        """Return the agents of each worker. Each agent has one or two workers."""
         names = [name for name in CARDS if name != "leaver"]
         count = self.chance.randint(2, 3)
         shifts: dict[str, list[str]] = {f"worker-{number}": [] for number in range(count)}
@@ -360,7 +360,7 @@ class World:
 
     @contextmanager
     def _capture_logs(self) -> Iterator[None]:
-        """Add log lines of the system to the history, and lines about its own bugs to the problems."""
+        """Add log lines of the system to the history, and log lines about bugs to the problems."""
 
         def hear(_: object, level: str, event: dict[str, Any]) -> Any:
             text = f"{level} {event['event']} " + " ".join(

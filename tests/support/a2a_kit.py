@@ -20,7 +20,7 @@ __all__ = ["serve"]
 async def serve(port: int) -> None:
     """Serve the team on loopback.
 
-    The kit uses a message id again for each task that it needs, so this gateway begins a new task for each message.
+    The kit reuses message ids for different tasks, so this gateway starts a new task for each message.
 
     Args:
         port: The port; 0 for any free port.
@@ -36,7 +36,7 @@ async def serve(port: int) -> None:
             factory.team(TEAMS, AGENTS, on=settings),
             served_gateway(settings, gateway_port=port) as address,
         ):
-            async with http_client(address) as http:  # the kit waits 5 s, and the SDK may take longer to load
+            async with http_client(address) as http:  # load the SDK, which may exceed the kit's timeout of 5 s
                 (await http.get("/a2a/kit/.well-known/agent-card.json")).raise_for_status()
             sys.stdout.write(f"The agent for the kit is at {address}/a2a/kit/1.0\n")
             sys.stdout.flush()

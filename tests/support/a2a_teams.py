@@ -1,7 +1,7 @@
 """A team that acts on the message ids of the compliance kit of A2A, and teams for the tests of the A2A endpoint.
 
-`make serve-a2a-kit` serves the team of the kit. Its planner reads the id of the message
-that began a task in the metadata of the request, and gives the beginning of the id to the one agent of the team.
+`make serve-a2a-kit` serves the team of the kit. The request's metadata contains the id of the message that started the
+task. The planner passes the first part of this id to the team's only agent.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["AGENTS", "KIT", "TEAMS"]
 
 STREAMING_TIMEOUT_S = float(os.environ.get("TCK_STREAMING_TIMEOUT", "2"))
 AGAIN = ("TCK history message", "ask again")
-"""Answers after which the agent asks again: the kit does not show the ids of later messages to agents."""
+"""Answers after which the agent asks again. Agents do not get the message ids of answers, so the texts are compared."""
 TEXTS = {
     "tck-artifact-text": "Generated text content",
     "tck-stream-artifact-text": "Streamed text content",
@@ -41,7 +41,7 @@ URL = {"url": "https://example.com/output.txt", "filename": "output.txt", "media
 
 
 class Case(BaseModel):
-    """The id of the message that began a task, and its text."""
+    """The id and the text of the message that started a task."""
 
     message: str
     text: str = ""

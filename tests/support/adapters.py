@@ -1,4 +1,4 @@
-"""The three adapters over the real SDKs, each talking to a provider of our own on loopback."""
+"""The three model adapters with the real SDKs, connected to fake providers on loopback."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, TypeAlias
 
-import anthropic as anthropic_sdk  # imported here, as it takes seconds: not within a test's time
+import anthropic as anthropic_sdk  # imported here, because the import takes seconds that would count for a test
 import openai as openai_sdk
 import pytest
 from pydantic import JsonValue
@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 SDKS = (anthropic_sdk, openai_sdk)
-KEY = "test.0123456789abcdef"  # of no form that a key is known by
+KEY = "test.0123456789abcdef"  # does not match the pattern of any provider's keys
 SCHEMA: dict[str, JsonValue] = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 LIMITS = ("max_completion_tokens", "max_output_tokens", "max_tokens")
 WEATHER_TOOL = ToolSpec("weather", "The weather of a city", SCHEMA)

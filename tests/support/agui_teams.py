@@ -1,4 +1,4 @@
-"""Teams for front ends that speak AG-UI: their agents use a tool, write text, ask, wait and fail."""
+"""Teams for AG-UI front ends. Their agents call a tool, stream text, ask a person, wait and fail."""
 
 from __future__ import annotations
 

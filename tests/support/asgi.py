@@ -61,7 +61,7 @@ class Events:
 
 
 async def request(app: ASGIApp, method: str, path: str, body: Any = None, **headers: str) -> Answer:
-    """Send one request, from the page itself unless `origin` says otherwise. A `body` without bytes is sent as JSON."""
+    """Send one request, by default from the page's own origin. A `body` that is not bytes is sent as JSON."""
     sent: list[Any] = []
     given = {"origin": f"http://{HOST}", "content-type": "application/json", **headers} if body is not None else headers
 
@@ -69,7 +69,7 @@ async def request(app: ASGIApp, method: str, path: str, body: Any = None, **head
     whole = iter([{"type": "http.request", "body": sent_body}])
 
     async def receive() -> Any:
-        return next(whole, None) or await asyncio.Event().wait()  # the caller stays until it is answered
+        return next(whole, None) or await asyncio.Event().wait()  # the client stays connected until the response
 
     async def send(message: Any) -> None:
         sent.append(message)
@@ -82,7 +82,7 @@ async def request(app: ASGIApp, method: str, path: str, body: Any = None, **head
 
 @asynccontextmanager
 async def event_stream(app: ASGIApp, path: str, **headers: str) -> AsyncIterator[Events]:
-    """Open the stream at `path`, and leave it at the end of the context, as a closed page does."""
+    """Open the stream at `path`. Disconnect at the end of the block, as a closed page does."""
     queue: asyncio.Queue[bytes] = asyncio.Queue()
     events = Events(queue)
     left = asyncio.Event()

@@ -1,4 +1,4 @@
-"""Attacks of one user on the subjects and streams of the others, over a raw connection with the user's credentials."""
+"""Attacks by one user on the subjects and streams of other users, over a raw connection with the user's credentials."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Names:
     agents: Sequence[str]
     users: Sequence[str]
     workflow: str
-    streams: Mapping[str, Sequence[str]]  # with the subjects of each
+    streams: Mapping[str, Sequence[str]]  # the subjects of each stream
     durables: Sequence[tuple[str, str, str]]  # stream, consumer, filter
 
     @property
@@ -120,7 +120,7 @@ def message_subjects(names: Names) -> Iterator[str]:
 
 
 def api_requests(names: Names) -> Iterator[tuple[str, bytes]]:
-    """Yield requests to the JetStream API that would read or change something, each without its prefix."""
+    """Yield requests to the JetStream API that would read or change data. The subjects lack the API prefix."""
     body: dict[str, Any] | None
     for stream in names.streams:
         covered = matcher(names.streams[stream])
@@ -189,7 +189,7 @@ def api_requests(names: Names) -> Iterator[tuple[str, bytes]]:
 
 
 def foreign_publishes(names: Names, rights: Permissions) -> list[Attack]:
-    """Return every message and every request that the rights do not allow."""
+    """Return all messages and API requests that the rights do not allow."""
     attacks = [
         Attack(what, subject, headers=headers)
         for subject in message_subjects(names)
@@ -237,13 +237,13 @@ def matcher(patterns: Sequence[str]) -> Callable[[str], object]:
 
 
 def schedule_of(names: Names, subject: str) -> dict[str, str]:
-    """Return the headers of a schedule that would publish on the subject of a handoff at once."""
+    """Return the headers of a schedule that would immediately publish on the subject of a handoff."""
     target = f"{names.ns}.handoff.{names.agents[0]}.{names.teams[0]}.{names.workflow}.t1.9"
     return {"Nats-Schedule": "@at 2020-01-01T00:00:00Z", "Nats-Schedule-Target": target}
 
 
 def header_attacks(names: Names, rights: Permissions) -> list[Attack]:
-    """Return messages on the user's own subjects, with headers that would delete messages or publish for the user."""
+    """Return messages on the user's own subjects whose headers would delete messages or publish elsewhere."""
     own = list(filter(matcher(rights.publish), message_subjects(names)))
     own = [each for each in own if not each.startswith(("$SRV", "_INBOX", "$KV")) and ".delta." not in each]
     kinds = {name: headers for name, headers in _HEADERS.items() if name != "plain"}
@@ -255,7 +255,7 @@ def header_attacks(names: Names, rights: Permissions) -> list[Attack]:
 
 
 def targets(names: Names) -> list[str]:
-    """Return the subjects to which an answer of the broker must never go."""
+    """Return the subjects on which the broker must never publish a reply."""
     destructive = [
         f"{prefix}{verb}.{stream}"
         for prefix in ("$JS.API.", "$JS.edge.API.")
@@ -300,7 +300,7 @@ class Attacker:
 
     async def publish(self, attacks: Sequence[Attack]) -> list[Attack]:
         """Publish every message and return those that the broker did not refuse."""
-        with self.connection.optional_requests(""):  # each refusal would be an error in the log
+        with self.connection.optional_requests(""):  # a refusal would otherwise be logged as an error
             for attack in attacks:
                 headers = header_bytes(attack.headers)
                 await self.connection.send(attack.subject, attack.body, reply=attack.reply, headers=headers)
@@ -319,10 +319,10 @@ class Attacker:
 
 
 async def snapshot(observer: NatsConnection, builder: NatsConnection, names: Names) -> dict[str, Any]:
-    """Return all that the streams and durable consumers of a namespace hold, read by users that may do so.
+    """Return the data of all streams and durable consumers of a namespace.
 
-    No user may read all buckets. The numbers of the messages show each change of a bucket. The webhook service, which
-    attacks, too, may take what its own consumers have.
+    No user may read all buckets, so the data of a bucket is its configuration and its counts, which show each change.
+    The webhook service's own consumers are omitted, because the service attacks, too, and may use its consumers.
     """
     state = dict[str, Any]()
     buckets = [f"KV_{bucket}" for bucket in names.key_values]

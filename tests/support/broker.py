@@ -1,4 +1,4 @@
-"""A real broker for a test session, with a namespace for every test, and a second broker that a test may stop."""
+"""A real broker for the test session with a namespace for each test, and a second broker that a test may stop."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ TIMEOUT_S = 10.0  # seconds to wait for an expected event, enough for a busy mac
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
     """Run one nats-server on loopback for the whole session. Its store is deleted afterwards.
 
-    The store holds hundreds of streams at the end. To sync 400 streams every second, as an embedded server does, costs
-    3 % of a core, and an orderly end takes two seconds. This server does neither, because no test needs it.
+    At the end the store has hundreds of streams. An embedded server syncs every second, which costs 3 % of a core for
+    400 streams, and its shutdown takes two seconds. No test needs either, so this server rarely syncs and is killed.
     """
     config = tmp_path_factory.mktemp("broker") / "nats-server.conf"
     config.write_text('jetstream { sync_interval: "2m" }\n')
@@ -53,7 +53,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]
 
 @pytest.fixture
 def namespace() -> str:
-    """Return a namespace of this test alone."""
+    """Return a namespace that only this test uses."""
     return f"t{secrets.token_hex(4)}"
 
 
@@ -67,7 +67,7 @@ def settings(broker: EmbeddedBroker, namespace: str) -> Settings:
 
 @pytest.fixture
 async def bus(settings: Settings) -> AsyncIterator[JetStreamBus]:
-    """Yield a connected bus with its streams. They go when the test ends, so that a session does not pile them up."""
+    """Yield a connected bus with its streams. Delete the streams after the test, because the session's broker stays."""
     connected = await connect(settings, name="test", wait=10.0)
     await connected.set_up()
     yield connected
@@ -76,7 +76,7 @@ async def bus(settings: Settings) -> AsyncIterator[JetStreamBus]:
 
 
 async def remove_streams(settings: Settings) -> None:
-    """Delete the streams of `set_up` in the namespace of `settings`, so that a session does not accumulate streams."""
+    """Delete the streams that `set_up` made in the namespace of `settings`, because the session's broker stays."""
     bus = await connect(settings, name="sweeper", wait=10.0)
     for config in stream_configs(Subjects(settings.namespace), settings, apart=True):
         await bus.api(f"STREAM.DELETE.{config['name']}")
@@ -96,7 +96,7 @@ async def own_broker(tmp_path: Path) -> AsyncIterator[EmbeddedBroker]:
 
 
 def restart_broker(server: EmbeddedBroker, tmp_path: Path, store: str = "store") -> EmbeddedBroker:
-    """Return a broker on the same address, and on the same store unless another is named."""
+    """Return a broker on the same address and, by default, on the same store."""
     return EmbeddedBroker(tmp_path / store, port=urlsplit(server.url).port or -1)
 
 

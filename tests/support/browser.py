@@ -19,10 +19,10 @@ from pointsman.web.users import Users
 __all__ = ["IN_BROWSER", "find_chromium", "page_of", "served", "wait_for_text"]
 
 IN_BROWSER = [
-    pytest.mark.asyncio(loop_scope="session"),  # the tests share one browser, which belongs to its loop
+    pytest.mark.asyncio(loop_scope="session"),  # the tests share one browser, so they must share its event loop
     pytest.mark.timeout(120),  # a browser is slow on a busy machine; alone, a test takes three seconds
 ]
-ELEMENT_TIMEOUT_MS = 20_000  # milliseconds an element may take to appear
+ELEMENT_TIMEOUT_MS = 20_000  # milliseconds until an element must appear
 expect.set_options(timeout=ELEMENT_TIMEOUT_MS)
 
 
@@ -52,8 +52,7 @@ async def served(client: Client, *, port: int = 0, users: Users | None = None, *
 
 @asynccontextmanager
 async def page_of(browser: Browser, address: str, *, complains: str = "", **options: Any) -> AsyncIterator[Page]:
-    """Yield a page of its own. Fail if the page reported an error or a violation of the policy, except for
-    `complains`."""
+    """Yield a new page. Fail if its console has an error or a warning that does not contain `complains`."""
     context = await browser.new_context(base_url=address, **options)
     context.set_default_timeout(ELEMENT_TIMEOUT_MS)
     page = await context.new_page()
@@ -69,7 +68,7 @@ async def page_of(browser: Browser, address: str, *, complains: str = "", **opti
 
 
 def find_chromium(chromium: str | None) -> str:
-    """Return the path of the browser. Skip the test without a browser, or fail if one is declared."""
+    """Return the path. Without a browser, skip the test, or fail if `POINTSMAN_NEEDS_CHROMIUM` is set."""
     if chromium is None:
         reason = "there is no chromium here (apt-get install chromium)"
         if os.environ.get("POINTSMAN_NEEDS_CHROMIUM"):

@@ -1,4 +1,4 @@
-"""Bounded caches, for tests that measure memory: earlier tests fill these caches."""
+"""Empty bounded caches before a measurement of memory, because earlier tests fill these caches."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["empty_caches"]
 
 
 def empty_caches() -> None:
-    """Empty every bounded `lru_cache` of our modules and every one made since the tests began, and collect garbage.
+    """Empty the bounded caches (`lru_cache`) of our modules and of the tests. Then collect garbage.
 
     A cache keeps new entries until it is full, and its dictionary grows in steps of tens of kilobytes.
     """
@@ -24,9 +24,9 @@ def empty_caches() -> None:
 
 
 def _caches() -> Iterator[functools._lru_cache_wrapper[object]]:
-    """Our caches are found by name, because objects from before all tests are frozen and `gc.get_objects` omits them.
+    """Yield the caches. Our modules are searched, because `gc.get_objects` omits objects frozen before the tests.
 
-    The search does not load lazy modules, although reading an attribute of a lazy module would load it.
+    The search reads `__dict__`, because an ordinary attribute access would load a lazy module.
     """
     for name, module in list(sys.modules.items()):
         if name.startswith("pointsman"):

@@ -13,7 +13,7 @@ __all__ = ["counting"]
 
 @contextmanager
 def counting(places: tuple[str, ...] = ("",)) -> Iterator[list[int]]:
-    """Count the calls of this thread inside the block, from and within the files below `places`; by default all."""
+    """Count the calls that this thread makes in the block, from and within files below `places`; by default all."""
     counted = [0]
 
     def note(frame: FrameType, event: str, given: Any) -> None:

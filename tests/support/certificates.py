@@ -25,7 +25,7 @@ class Certificate(NamedTuple):
 
 
 class Authority:
-    """A CA of its own; `path` is its certificate, which clients are to trust."""
+    """A new CA. Clients must trust the certificate at `path`."""
 
     def __init__(self, folder: Path, name: str = "ca") -> None:
         self._folder = folder

@@ -1,6 +1,6 @@
-"""Invariants of every workflow after any kills, read from the streams alone.
+"""Check the invariants of workflows from the streams alone. They must hold after any kills.
 
-`problems` gives every promise that was broken as a sentence. It works on any bus.
+`problems` returns a sentence for each broken invariant. It works on any bus.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["problems"]
 
 
 async def problems(bus: Bus, subjects: Subjects, team: str, workflows: Iterable[str]) -> list[str]:
-    """Return the problems of these workflows of `team`, which all had the time to end."""
+    """Return the problems of these workflows of `team`. Each workflow must have had the time to end."""
     commits: dict[str, list[tuple[StoredMessage, Commit]]] = defaultdict(list)
     async for stored in bus.read("log", subjects.team_logs(team)):
         commits[_workflow(stored)].append((stored, read_commit(stored)))
@@ -67,13 +67,15 @@ def _workflow(stored: StoredMessage) -> str:
 
 
 def _folded(commits: Iterable[tuple[StoredMessage, Commit]]) -> State | None:
-    """Return the fold of a whole log. Its numbers have no gap, and a snapshot is the state it stands for."""
+    """Return the fold of a whole log. Assert that numbers have no gap, and that snapshots equal the folded state."""
     state: State | None = None
     for place, (_, commit) in enumerate(commits, 1):
-        assert commit.number == place, f"commit {place} has number {commit.number}"
+        assert commit.number == place, f"commit at place {place} has number {commit.number}; expected no gap"
         state = apply_commit(state, commit)
         if commit.snapshot is not None:
-            assert from_snapshot(commit.snapshot) == state, f"the snapshot of commit {place} is not the state there"
+            assert from_snapshot(commit.snapshot) == state, (
+                f"the snapshot in commit {place} differs from the folded state"
+            )
     return state
 
 

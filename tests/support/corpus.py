@@ -1,4 +1,4 @@
-"""Recorded shapes of providers' answers, in tests/unit/llm/corpus: one file for each server, one case a shape."""
+"""Read recorded answers of providers from tests/unit/llm/corpus: a file for each server, a case for each shape."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TOOLS = (WEATHER_TOOL, ToolSpec("sun", "The sun over a city", SCHEMA))
 
 @dataclass(frozen=True)
 class Case:
-    """One shape of a reply, whole or streamed, with the expected result."""
+    """A recorded reply, whole or streamed, with the expected result."""
 
     dialect: str
     name: str
@@ -73,7 +73,7 @@ class Case:
 
     @property
     def sent(self) -> bytes:
-        """The body as the server sends it."""
+        """The body in the server's bytes."""
         if self.kind == "whole":
             return json.dumps(self.body).encode()
         return b"".join(b"data: " + json.dumps(event).encode() + b"\n\n" for event in self.body)
@@ -94,7 +94,7 @@ def errors() -> list[dict[str, Any]]:
 
 
 def refusals() -> list[dict[str, Any]]:
-    """Answers that refuse a parameter by its name."""
+    """Answers that refuse a parameter and name it."""
     return [case for file in sorted((FOLDER / "refusals").glob("*.json")) for case in _read(file)]
 
 

@@ -18,7 +18,7 @@ _ROOTS = ("schemas", "runtime", "agents")
 def by_package(report: dict[str, Any]) -> dict[str, float]:
     """Return the percentage of lines and branches that were run, by package and in total.
 
-    The modules of `a/b/c` count for `a/b`: a deeper folder is part of its package.
+    The modules of `a/b/c` count for `a/b`, because a deeper folder is part of its package.
     """
     run, every = Counter[str](), Counter[str]()
     for name, file in report["files"].items():

@@ -1,7 +1,7 @@
-"""A team that is controlled by its requests: the request is the plan, and a task's input is the behaviour of its agent.
+"""A team that its requests control. The request is the plan, and a task's input sets the behaviour of its agent.
 
-Processes run this file itself: `pointsman supervisor crew.py`, `pointsman worker crew.py`. The agents append one JSON
-object a line to the file that CREW_JOURNAL names.
+Processes run this file: `pointsman supervisor crew.py`, `pointsman worker crew.py`. The agents append a line with a
+JSON object for each call to the file at CREW_JOURNAL.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ async def synthesizer(asked: SynthesizerInput, context: Context) -> Synthesis:
 
 
 class Work(BaseModel):
-    """Output, number of repetitions and delay in seconds; the task waits until the file `after` exists.
+    """Output, number of repetitions and delay in seconds. The task waits until the file `after` exists.
 
-    An attempt before `from_attempt` fails, unless the file `mended_by` exists.
+    An attempt before `from_attempt` fails if the file `mended_by` does not exist.
     """
 
     say: Any
@@ -92,7 +92,7 @@ def _exists(name: str) -> bool:
 
 
 def _note(what: str, context: Context) -> None:
-    """Appending a line is atomic among processes."""
+    """Append a line to the journal. The append is atomic, so processes may share the journal."""
     if journal := os.environ.get("CREW_JOURNAL"):
         line = {
             "what": what,

@@ -1,4 +1,4 @@
-"""A dashboard over a bus in memory, and the data that a test shows in it."""
+"""A dashboard on a memory bus, and data to show in it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Running the code blocks of a document, with the offline model.
+"""Run the code blocks of a document with the offline model.
 
-A line of a shell block is a process of its own."""
+Each line of a shell block is a separate process."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _CHANGED: dict[str, str | None] = {
     "OPENAI_API_KEY": None,
     "ANTHROPIC_API_KEY": None,
     "POINTSMAN_MODEL": "offline",
-    "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",  # the reader has pytest alone
+    "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",  # the docs require pytest without plugins
 }
 
 
@@ -39,7 +39,7 @@ def blocks_of(text: str) -> list[tuple[str, str]]:
 
 async def run(line: str, folder: Path, settings: Settings) -> None:
     words = shlex.split(line)
-    if words[0] == "make":  # `make test` runs this test, so the test does not run it
+    if words[0] == "make":  # only a dry run: `make test` would run this test again
         await asyncio.to_thread(subprocess.check_output, [*words, "-n"], cwd=ROOT, timeout=60)
         return
     if words[0] == "pip":
@@ -48,14 +48,14 @@ async def run(line: str, folder: Path, settings: Settings) -> None:
         assert {"embedded", "dashboard"} <= extras.keys()
         return
     if words == ["pointsman", "demo"]:
-        return  # `test_demo` runs it and looks closer
+        return  # `test_demo` covers this command
     arguments = words[1:] if words[0] == "python" else ["-m", *words]
     done = await ready.run(arguments, environment=environment(settings), folder=folder, seconds=60)
     assert done.code == 0, f"{line}\n{done.output}{done.errors}"
 
 
 async def run_python(name: str, blocks: list[tuple[str, str]], folder: Path, settings: Settings) -> None:
-    """Run the file called `name`, unless another block does; in this process if it only defines something."""
+    """Run the file `name` if no other block runs it. A file that only defines things runs in this process."""
     stem = name.removesuffix(".py")
     used = re.compile(rf"\b(?:from {stem} import|{stem}:|{stem}\.py)")
     if any(used.search(body) for _, body in blocks if not body.startswith(f"# {name}\n")):

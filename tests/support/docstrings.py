@@ -49,7 +49,7 @@ _ENTRY = re.compile(r"^    \*{0,2}([\w.]+)(?: \([^)]*\))?:(?: |$)")
 
 @cache
 def incomplete_docstrings(root: Path) -> tuple[tuple[str, int, str, str], ...]:
-    """Return the path relative to `root`, the line, the rule and the missing part, for each incomplete docstring."""
+    """Return path (relative to `root`), line, rule and missing part for each incomplete docstring."""
     return tuple(_incomplete(root))
 
 
@@ -141,7 +141,7 @@ def _constructor(cls: type) -> list[str]:
 
 
 def _described(cls: type) -> set[str]:
-    """Return the parameters and attributes that the docstrings of the class, of `__init__` and of attributes name."""
+    """Return the parameters and attributes that have a text: in the class, in `__init__` or below an attribute."""
     found: set[str] = set()
     for base in cls.__mro__:
         for docstring in (base.__dict__.get("__doc__"), getattr(base.__dict__.get("__init__"), "__doc__", None)):
@@ -154,7 +154,7 @@ def _described(cls: type) -> set[str]:
 
 @cache
 def _described_attributes(cls: type) -> frozenset[str]:
-    """Return the attributes that a text follows in the body of the class."""
+    """Return the attributes that are followed by a docstring in the body of the class."""
     found = set()
     for field, text in itertools.pairwise(_classes(sys.modules[cls.__module__])[cls.__qualname__].body):
         is_text = isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant)
@@ -183,7 +183,7 @@ def _inherited(cls: type, name: str) -> bool:
 
 
 def _raised(function: Any, root_error: str) -> set[str]:
-    """Return the names of Pointsman's errors that the body of `function` raises itself."""
+    """Return the names of Pointsman's errors that the body of `function` raises directly."""
     inner = inspect.unwrap(function)
     tree = ast.parse(textwrap.dedent(inspect.getsource(inner)))
     found = set()

@@ -13,8 +13,8 @@ __all__ = ["doctor"]
 
 
 async def doctor(settings: Settings) -> dict[str, Any]:
-    """Return its failed checks by name. It has its own process, so its log settings do not change this one."""
+    """Return the failed checks of `pointsman doctor` by name. It runs as a process, so its logging stays apart."""
     arguments = ["-m", "pointsman", "doctor", "--json", "--url", settings.url, "--namespace", settings.namespace]
     finished = await ready.run(arguments, environment=os.environ, folder=Path.cwd())
-    assert finished.documents, f"doctor told of no check, and ended with {finished.code}: {finished.errors}"
+    assert finished.documents, f"doctor printed no check; it exited with {finished.code}: {finished.errors}"
     return {check["name"]: check for check in finished.documents if not check["ok"]}

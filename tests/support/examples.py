@@ -1,4 +1,4 @@
-"""One full example of every event: every field that can be set is set."""
+"""One full example of every event, with a value for each optional field."""
 
 from __future__ import annotations
 
@@ -285,7 +285,7 @@ EVENTS: dict[str, Event] = {
     ),
     "audit": Audit(action="forget", workflow_id="wf_1", reason="The customer asked for it", messages=12),
 }
-"""Examples by name; between them they are of every event class."""
+"""Examples by name, at least one of every event class."""
 
 CARD = AgentCard(
     name="billing",

@@ -1,4 +1,4 @@
-"""One factory for supervisors, workers and whole teams in the process of a test.
+"""Make supervisors, workers and whole teams in the test's process.
 
     async with team(CREW, [planner_of(ONE_TASK), echo("a"), synthesizer]) as client:
         workflow = await client.submit("crew", "hello")
@@ -6,15 +6,14 @@
 
 | Name | Makes |
 |---|---|
-| `supervisor` | a `SupervisorEngine` that does not run yet |
-| `worker` | a `Worker` that does not run yet |
-| `running` | runs supervisors and workers until the block ends |
+| `supervisor` | a `SupervisorEngine` that is not started |
+| `worker` | a `Worker` that is not started |
+| `running` | a block in which supervisors and workers run |
 | `team` | supervisors, a worker and a client, announced and running, in memory or on JetStream |
 | `workflow_of` | a handle for a workflow whose id is known |
 | `planner_of`, `synthesizer`, `echo`, `shaky` | agents for a team |
 
-Processes of the operating system are made by `support.processes.System`; a workflow of the core without a bus by
-`support.core.Story`.
+`support.processes.System` starts operating-system processes. `support.core.WorkflowDriver` is a workflow without a bus.
 """
 
 from __future__ import annotations
@@ -67,7 +66,7 @@ CREW = Team(name="crew", limits=Limits(deadline=30), retry=RetryPolicy(backoff=0
 ONE_TASK = {"id": "t1", "agent": "a", "intent": "do the thing"}
 SETTINGS = Settings(ack_wait=2.0, shutdown_grace=2.0)
 FAST = Settings(ack_wait=0.3, heartbeat=0.05, shutdown_grace=0.2)
-"""Settings of a worker whose unacknowledged messages are redelivered soon."""
+"""Settings of a worker with quick redelivery of unacknowledged messages."""
 
 _STOP_S = 20.0  # seconds in which every part must have drained, on a busy machine too
 
@@ -112,12 +111,12 @@ def supervisor(
     clock: Clock | None = None,
     instance: str | None = None,
 ) -> SupervisorEngine:
-    """Return a supervisor of `team` on `bus` that does not run yet. Its clock is the system's by default."""
+    """Return a supervisor of `team` on `bus`, not started. By default it uses the system's clock."""
     return SupervisorEngine(bus, team, settings, clock or SystemClock(), instance=instance)
 
 
 def worker(bus: Bus, *agents: Agent, settings: Settings = FAST, **more: Any) -> Worker:
-    """Return a worker of `agents`, or of `echo("echo")`, on `bus` that does not run yet.
+    """Return a worker of `agents`, by default of `echo("echo")`, on `bus`, not started.
 
     `more` are the arguments `clock`, `own_loop` and `instance` of `Worker`.
     """
@@ -132,8 +131,8 @@ async def running(
 
     Args:
         parts: Supervisors and workers.
-        clock: The virtual clock of the parts, if they have one: it moves while they stop.
-        ready: Wait at first until each of them is ready.
+        clock: The virtual clock of the parts, if they have one. Its time passes while the parts stop.
+        ready: Start the block when all parts are ready.
     """
     async with _started(parts, clock) as (tasks, stop):
 
@@ -147,20 +146,20 @@ async def running(
 
 
 def workflow_of(client: Client, workflow: str, team: str = "crew") -> Workflow:
-    """Return the workflow called `workflow`, which may not have started yet."""
+    """Return a handle for the workflow id `workflow`. The workflow may start later."""
     return Workflow(client.bus, client.subjects, workflow, team, source=client.source)
 
 
 class RunningTeam(Client):
-    """A client of a team that runs in this process, with its parts at hand."""
+    """A client of a team that runs in this process, with access to the team's parts."""
 
     supervisors: list[SupervisorEngine]
     broker: MemoryBroker
-    """The memory broker; not there on JetStream."""
+    """The memory broker. The attribute is missing on JetStream."""
 
 
 async def return_to(bus: Bus, handoff: str) -> str:
-    """Return the subject for the result of the handoff on a subject, once the handoff is stored."""
+    """Wait until a handoff is stored on the subject `handoff`. Return the subject for its result."""
     stored = await until(lambda: bus.last("handoffs", handoff), seconds=20)
     assert isinstance(stored, StoredMessage)
     return parse(Handoff, stored.body).return_to
@@ -181,22 +180,22 @@ async def team(
     on: Settings | None = None,
     settled: bool = False,
 ) -> AsyncIterator[RunningTeam]:
-    """Run `teams` and a worker of `agents`; yield a client once the cards of all of them are announced.
+    """Run `teams` and a worker of `agents`. Yield a client when all cards are announced.
 
-    Each part has a connection of its own. All of them have drained when the block ends.
+    Each part has its own connection. All parts have drained when the block ends.
 
     Args:
         teams: One team or several.
-        agents: The agents of one worker; without any there is no worker.
-        broker: The memory broker; a new one by default.
+        agents: The agents of one worker. Without agents, no worker is started.
+        broker: The memory broker; a new broker by default.
         settings: The settings of every part on a memory broker.
         clock: The clock of every part; the system's by default. Time passes at the end if it is a `VirtualClock`.
         supervisor_clock: The clock of the supervisors; `clock` by default.
         worker_clock: The clock of the worker; `clock` by default.
         supervisors: Supervisors for each team.
         bus: The class of the supervisors' connections to a memory broker.
-        on: The settings of every part on a real broker, which they name.
-        settled: Wait at the end until every input of the teams is acknowledged.
+        on: The settings of every part on a real broker. They contain the broker's address.
+        settled: End the block only after every input of the teams is acknowledged.
     """
     settings = on or settings
     chosen = [teams] if isinstance(teams, Team) else list(teams)
@@ -247,7 +246,7 @@ async def team(
 async def _started(
     parts: Sequence[SupervisorEngine | Worker], clock: VirtualClock | None
 ) -> AsyncIterator[tuple[list[asyncio.Task[None]], asyncio.Event]]:
-    """Run `parts` until the block ends; then wait until they have drained, while time passes on `clock`."""
+    """Run `parts` until the block ends. Then wait until the parts have drained, while time passes on `clock`."""
     stop = asyncio.Event()
     tasks = [asyncio.create_task(part.run(stop)) for part in parts]
     try:

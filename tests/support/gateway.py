@@ -1,4 +1,4 @@
-"""A gateway in this process, or in a process of its own, and the server-sent events that a client reads from it."""
+"""A gateway in this process or in another process, and a client for its server-sent events."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class ServerEvent:
 
 @asynccontextmanager
 async def served_gateway(settings: Settings, **options: Any) -> AsyncIterator[str]:
-    """Serve a gateway with a connection of its own and yield its address. `options` are further settings."""
+    """Serve a gateway with its own connection and yield its address. `options` are further settings."""
     chosen = Settings(**{**settings.model_dump(exclude_unset=True), "gateway_port": 0, **options})
     bus = await connect(chosen, name="gateway", wait=WAIT_S, leader_reads=False)
     await bus.set_up()
@@ -55,7 +55,7 @@ async def served_gateway(settings: Settings, **options: Any) -> AsyncIterator[st
 
 
 async def gateway_process(system: System, *, port: int = 0) -> tuple[Service, str]:
-    """Start a gateway as a process and return its address once the gateway listens."""
+    """Start a gateway as a process. Return its address when the gateway listens."""
     service = await system.start("gateway", "--port", str(port))
 
     async def listening() -> re.Match[str] | None:
@@ -89,7 +89,7 @@ async def read_events(response: httpx2.Response) -> AsyncIterator[ServerEvent]:
 
 
 async def events_of(client: httpx2.AsyncClient, workflow: str, **headers: str) -> list[ServerEvent]:
-    """Return all events of a workflow, to the end of the stream."""
+    """Return all events of a workflow, until the stream ends."""
     async with client.stream("GET", f"/v1/workflows/{workflow}/events", headers=headers) as response:
         assert response.status_code == 200, await response.aread()
         return [event async for event in read_events(response)]

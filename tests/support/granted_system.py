@@ -1,4 +1,4 @@
-"""A system in which each process has only the rights of its own grant."""
+"""Processes that each have only the rights of their own grant."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ _LOG_TAIL_CHARS = 4000
 
 
 class GrantedSystem:
-    """A server with two accounts, and processes that have the variables of one user each.
+    """A server with two accounts, and processes that each have the environment variables of one user.
 
     Args:
         folder: An existing folder for everything.
         grants: The users.
-        jwt: Use JWTs; False means users of a server configuration.
-        namespaces: The namespaces of the tenant; the first namespace is that of `grants`.
+        jwt: True for users with JWTs; False for users in the server's configuration.
+        namespaces: The namespaces of the tenant. `grants` are for the first namespace.
         environment: More variables for every process.
     """
 
@@ -55,7 +55,7 @@ class GrantedSystem:
         self.grants = GrantFolder.create(
             folder / "grants", account="APP", namespaces=namespaces, jwt=jwt, resolver=str(folder / "jwt")
         )
-        # The server checks a hash at each connection. Ten processes that start at once would wait for each other.
+        # A cheap hash: the server checks a hash for each connection, and ten processes connect at the same time.
         with patch("pointsman.grants.folder._BCRYPT_ROUNDS", 4):
             for grant in grants:
                 self.grants.add(grant)
@@ -96,7 +96,7 @@ class GrantedSystem:
         return Settings(**{**settings_of(self.grants, user, self.port).model_dump(exclude_unset=True), **others})
 
     async def start(self, user: str, *arguments: str, event: str, **environment: str) -> Service:
-        """Start `pointsman ARGUMENTS` as a user, and wait for a line of its log, if `event` names one."""
+        """Start `pointsman ARGUMENTS` as a user. Wait until the log has `event`, if `event` is given."""
         self._started += 1
         name = "-".join(Path(each).name for each in arguments)
         log = self.folder / f"{self._started:02}-{name}.log"
@@ -115,7 +115,7 @@ class GrantedSystem:
         return service
 
     async def command(self, user: str, *arguments: str, seconds: float = 40.0) -> Finished:
-        """Run `pointsman ARGUMENTS` as a user to its end."""
+        """Run `pointsman ARGUMENTS` as a user until it exits."""
         return await ready.run(
             ["-m", "pointsman", *arguments],
             environment=self.environment(user),
@@ -134,7 +134,7 @@ class GrantedSystem:
         return connect(settings=self.settings(user))
 
     def violations(self) -> list[str]:
-        """Return the operations that the server refused, such as `boss: Publish own.log.crew.w`, once each."""
+        """Return the refused operations without repetition, such as `boss: Publish own.log.crew.w`."""
         text = (self.folder / "server.log").read_text(errors="replace")
         names = {user.public_key: user.name for user in self.grants.content.users}
         found = [f"{names.get(user, user)}: {verb} {subject}" for user, verb, subject in _VIOLATION.findall(text)]

@@ -1,4 +1,4 @@
-"""Use the files that `pointsman grants` makes: a server configuration, and the settings of each user."""
+"""Use the files that `pointsman grants` writes: a server configuration, and the settings of each user."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _TIMEOUT_S = 10.0
 
 
 def server_config(grants: GrantFolder) -> str:
-    """Return the lines that include the file for the server, beside the folder of the grants."""
+    """Return server configuration lines that include the file of the grants, by a path relative to their folder."""
     return f"include {str(grants.server_file.relative_to(grants.path.parent))!r}"
 
 
@@ -27,14 +27,14 @@ def environment_of(grants: GrantFolder, name: str) -> dict[str, str]:
 
 
 def settings_of(grants: GrantFolder, name: str, port: int) -> Settings:
-    """Return the settings that the file of a user gives."""
+    """Return the settings in the file of a user."""
     values = {key.removeprefix("POINTSMAN_").lower(): value for key, value in environment_of(grants, name).items()}
     return Settings(url=f"nats://127.0.0.1:{port}", request_timeout=2.0, **values)
 
 
 @asynccontextmanager
 async def connected(settings: Settings) -> AsyncIterator[NatsConnection]:
-    """Yield a connection to the broker, without its streams."""
+    """Yield a connection to the broker that makes no streams."""
     connection = NatsConnection(
         settings,
         "test",
@@ -50,7 +50,7 @@ async def connected(settings: Settings) -> AsyncIterator[NatsConnection]:
 
 
 async def allowed(settings: Settings, subject: str) -> bool:
-    """Return True if the broker accepts a message on a subject, whether or not an answer comes."""
+    """Return True if the broker accepts a message on a subject. An answer is not required."""
     async with connected(settings) as connection:
         try:
             await connection.request(subject)()

@@ -1,4 +1,4 @@
-"""The supervisor's side of handoffs, for tests of a worker: publish a handoff and read its result, on any bus."""
+"""A supervisor double for tests of a worker: publish a handoff and read its result, on any bus."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TRACEPARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
 class SupervisorDouble:
-    """The supervisor's side: it hands work over and reads results."""
+    """Publishes handoffs and reads results, as a supervisor does."""
 
     def __init__(self, bus: Bus, namespace: str = "pointsman", clock: Clock | None = None) -> None:
         self.bus = bus
@@ -63,7 +63,7 @@ class SupervisorDouble:
         return parse(Result, stored.body) if stored else None
 
     async def result(self, handoff: Handoff, *, within: float = 10.0) -> Result:
-        """Return the result of `handoff`, once it is stored."""
+        """Wait until the result of `handoff` is stored, and return the result."""
         found = await until(lambda: self.find_result(handoff), seconds=within)
         assert isinstance(found, Result)
         return found

@@ -1,4 +1,4 @@
-"""A question about the health of a process, over HTTP."""
+"""Read the health of a process over HTTP."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["ask"]
 
 
 async def ask(port: int, path: str, method: str = "GET") -> tuple[int, Any]:
-    """Return the status and the JSON object of the answer to `path`."""
+    """Return the status and the JSON object of a GET for `path`."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
         writer.write(f"{method} {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())

@@ -1,4 +1,4 @@
-"""Hand-made logs: the entries of a workflow, written as `at` and the events."""
+"""Handwritten logs: the entries of a workflow, written as `at` and the events."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def started(
 
 
 def planned(*tasks: PlannedTask) -> list[Entry]:
-    """Return entries in which the planner is asked at 0 and answers at 1 with these tasks."""
+    """Return the entries of a plan with these tasks: dispatched to the planner at 0 s, accepted at 1 s."""
     return [
         TaskAdded(at=at(0), task_id="plan-1", role=Role.PLAN, agent="planner", intent="Plan the request"),
         dispatched("plan-1", "planner", 0),
@@ -112,7 +112,7 @@ def ended(status: Any, seconds: float, answer: Any = "mended", workflow: str = W
 
 
 def completed() -> list[Entry]:
-    """Return a completed log: a plan of two parallel tasks and an answer, in 6 seconds."""
+    """Return the log of a completed workflow: two parallel tasks and an answer, in 6 seconds."""
     return [
         started(),
         *planned(
@@ -130,7 +130,7 @@ def completed() -> list[Entry]:
 
 
 def failing(message: str = "out of bolts") -> list[Entry]:
-    """Return a running log: `t1` fails, is retried and fails for good, and its dependent `t2` is skipped."""
+    """Return the log of a running workflow. Both attempts of `t1` fail, so its dependent `t2` is skipped."""
     error = AttemptError(kind="handler_error", message=message, retryable=True)
     return [
         started(),

@@ -25,20 +25,20 @@ def new_key() -> rsa.RSAPrivateKey:
 
 
 class Issuer:
-    """An issuer with one key. `asked` has the paths that were read."""
+    """An issuer with one key. `asked` has the requested paths."""
 
     def __init__(self, url: str) -> None:
         self.url = url
         self.key = new_key()
         self.kid = "one"
         self.jwk: dict[str, Any] = {}
-        """Further fields of the key, or other values."""
+        """More fields of the key, or replaced values."""
         self.answers: dict[str, tuple[int, dict[str, str], bytes]] = {}
-        """Status, headers and body for a path, instead of the right answer."""
+        """Status, headers and body that replace the correct answer for a path."""
         self.asked: list[str] = []
 
     def token(self, *, key: Any = None, algorithm: str = "RS256", **claims: Any) -> str:
-        """Return a token. A claim that is None is left out."""
+        """Return a token. A claim with the value None is omitted."""
         whole = {"iss": self.url, "aud": "pointsman", "sub": "ada", "exp": int(time.time()) + 60, **claims}
         content = {name: value for name, value in whole.items() if value is not None}
         return jwt.encode(content, self.key if key is None else key, algorithm=algorithm, headers={"kid": self.kid})

@@ -1,4 +1,4 @@
-"""A journal in memory, which outlives the worker that writes it."""
+"""A journal in memory that stays after its worker ends."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["MemoryJournal"]
 
 
 class MemoryJournal:
-    """Keeps steps of at most `room` characters and errors of any size, and counts its reads."""
+    """Stores steps of at most `room` characters and errors of any size, and counts reads."""
 
     def __init__(self, room: int = 1_000) -> None:
         self.steps: dict[str, Step] = {}

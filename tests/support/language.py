@@ -102,7 +102,7 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A sentence that breaks a rule, and the place where the sentence begins. `path` is relative to the repository."""
+    """A sentence that breaks a rule, and the position of the sentence. `path` is relative to the repository."""
 
     path: str
     line: int
@@ -115,7 +115,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Banned:
-    """Words that are refused, and the words to write `instead`. Some are accepted `of_persons` ("a caller who ...")."""
+    """Refused words, and the words to write `instead`. `of_persons` accepts them for persons ("a caller who ...")."""
 
     pattern: re.Pattern[str]
     instead: str
@@ -135,7 +135,7 @@ def main(arguments: Sequence[str]) -> int:
     """Print the findings of the given files and folders, or of the whole repository.
 
     Args:
-        arguments: Paths, absolute or relative to the working directory. Todo entries are checked, too.
+        arguments: Absolute paths, or paths relative to the working directory. Todo entries are checked, too.
 
     Returns:
         The exit code: 1 if there is a finding, else 0.
@@ -152,7 +152,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def files(paths: Sequence[Path] = ()) -> list[Path]:
-    """Return the checked files under `paths`, or of the whole repository. Prompts of agents are not prose."""
+    """Return the files to check under `paths`, or in the whole repository. Prompts of agents are not checked."""
     found: list[Path] = []
     for path in paths:
         found += [path] if path.is_file() else [*path.rglob("*.py"), *path.rglob("*.md")]
@@ -169,7 +169,7 @@ def _is_excluded(file: Path) -> bool:
 
 
 def check(paths: Iterable[Path]) -> list[Finding]:
-    """Return the findings of all `paths` that no allowance covers, by path and line."""
+    """Return the findings in `paths` without an allowance, sorted by path and line."""
     paths = list(paths)
     found = [finding for path in paths for finding in check_file(path)]
     names = {_relative(path) for path in paths}
@@ -183,7 +183,7 @@ def check(paths: Iterable[Path]) -> list[Finding]:
 
 
 def check_file(path: Path) -> list[Finding]:
-    """Return the findings of one file, including findings with an allowance."""
+    """Return all findings in one file, also those with an allowance."""
     source = path.read_text(encoding="utf-8")
     relative = _relative(path)
     texts = texts_of(path)
@@ -201,7 +201,7 @@ def texts_of(path: Path) -> list[Text]:
 
 
 def check_text(text: Text) -> Iterator[tuple[int, str, str]]:
-    """Yield the line, the rule and the sentence of everything that is wrong with `text`."""
+    """Yield the line, the rule and the sentence for each broken rule in `text`."""
     first = True
     for offset, sentence in _sentences(text):
         line = text.line + text.text.count("\n", 0, offset)
@@ -241,7 +241,7 @@ def _openings(sentence: str, kind: str, *, first: bool, in_table: bool) -> Itera
 
 
 def _has_main_clause(sentence: str) -> bool:
-    """Return True if a comma of the sentence is followed by something that can be a main clause."""
+    """Return True if the words after a comma of the sentence can be a main clause."""
     parts = re.split(r",\s+", re.split(r"[:;]\s", sentence)[0])
     for part in parts[1:]:
         words = part.split()
@@ -265,7 +265,7 @@ def _of_a_person(sentence: str, hit: re.Match[str]) -> bool:
 
 
 def _sentences(text: Text) -> Iterator[tuple[int, str]]:
-    """Yield each sentence and its offset. Code in it is masked, so that a name is not taken for a word."""
+    """Yield each sentence and its offset. Code in a sentence is masked, so the rules do not match names."""
     masked = _CODE.sub(_masked, text.text)
     for start, unit in _units(masked, text.kind):
         position = 0
@@ -286,7 +286,7 @@ def _masked(match: re.Match[str]) -> str:
 
 
 def _units(text: str, kind: str) -> Iterator[tuple[int, str]]:
-    """Yield the paragraphs, list items and entries of sections, each with its offset. Leave out blocks of code."""
+    """Yield the paragraphs, list items and section entries, each with its offset. Blocks of code are omitted."""
     start, unit = 0, ""
     offset = 0
     skip_deeper_than = -1
@@ -390,7 +390,7 @@ def _text(node: ast.expr, kind: str) -> Text:
 
 
 def _comments(source: str) -> Iterator[Text]:
-    """Yield the comments. Comments on consecutive lines are one text."""
+    """Yield the comments. Comments on consecutive lines form one text."""
     lines: list[str] = []
     first = last = 0
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
@@ -413,7 +413,7 @@ def _comments(source: str) -> Iterator[Text]:
 
 
 def _markdown(source: str) -> Iterator[Text]:
-    """Yield the headings, the header rows of tables, and everything else outside blocks of code."""
+    """Yield the headings, the tables and all other text outside blocks of code."""
     source = re.sub(r"^(```|~~~).*?^\1", lambda block: "\n" * block.group().count("\n"), source, flags=re.DOTALL | re.M)
     source = re.sub(r"<!--.*?-->", lambda block: "\n" * block.group().count("\n"), source, flags=re.DOTALL)
     lines = source.splitlines()
@@ -432,7 +432,7 @@ def _markdown(source: str) -> Iterator[Text]:
 
 
 def undescribed_fields(source: str, models: set[str]) -> Iterator[tuple[int, str]]:
-    """Yield the line and the name of each field of the classes `models` that has no `Field(description=...)`."""
+    """Yield line and name of each field of the classes `models` without `Field(description=...)`."""
     for node in ast.parse(source).body:
         if not (isinstance(node, ast.ClassDef) and node.name in models):
             continue
@@ -480,7 +480,7 @@ def banned() -> list[Banned]:
 
 @cache
 def _any_banned() -> re.Pattern[str]:
-    """Return one pattern that finds any banned words: most sentences are searched once and have none."""
+    """Return one pattern for all banned words, because most sentences have none and are then searched only once."""
     return _of_words("|".join(_with_spaces(words) for words, *_ in _rows() if words != "allow"))
 
 

@@ -1,4 +1,4 @@
-"""Dead letters for tests of commands and pages that show them."""
+"""Dead letters for tests of the commands and pages that show dead letters."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ class Place(BaseModel):
 
 
 class InstantClock(VirtualClock):
-    """Sleeps are noted and over at once."""
+    """Records the duration of each sleep and returns immediately."""
 
     def __init__(self) -> None:
         super().__init__(datetime.now(UTC))
@@ -53,7 +53,7 @@ async def run(
     input_type: type[BaseModel] | None = None,
     **more: Any,
 ) -> tuple[JsonValue | BaseException, ScriptedModel, Context]:
-    """Return the output or the error of an agent with this script, its model and its context."""
+    """Run an agent with this script. Return its output or error, its model and its context."""
     model = ScriptedModel(*script)
     agent = LLMAgent(
         name="agent",

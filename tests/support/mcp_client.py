@@ -1,4 +1,4 @@
-"""Requests of MCP over HTTP as the specification 2026-07-28 has them, without an SDK."""
+"""Send MCP requests over HTTP in the form of the specification 2026-07-28, without an SDK."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ TASKS = "io.modelcontextprotocol/tasks"
 async def post(
     client: httpx2.AsyncClient, method: str, *, tasks: bool = True, sent: dict[str, str] | None = None, **params: Any
 ) -> httpx2.Response:
-    """Send one request of MCP by the specification. The client declares forms, and tasks unless `tasks` is false.
+    """Send one MCP request. The client declares support of forms, and by default of tasks.
 
-    `sent` has headers that replace the headers of the specification.
+    `sent` has headers that replace the specified headers.
     """
     capabilities: dict[str, Any] = {"elicitation": {}, "extensions": {TASKS: {}} if tasks else {}}
     meta = {

@@ -1,4 +1,4 @@
-"""An MCP server without a process: a client in place of the SDK's, with scripted answers."""
+"""An MCP server without a process: a fake client with scripted answers replaces the SDK's client."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ADD = Offered(name="add", description="Adds", input_schema={"type": "object", "p
 
 
 class FakeMcpServer:
-    """Offers `ADD`, answers as `does` says, and counts connections, calls and ends."""
+    """Offers the tool `ADD`, answers with `does`, and counts connections, calls and disconnections."""
 
     def __init__(self) -> None:
         self.does: Any = CallToolResult(content=[TextContent(type="text", text="done")])
@@ -35,7 +35,7 @@ class FakeMcpServer:
 
 
 class FakeMcpClient:
-    """The server as the SDK would present it."""
+    """The part of the SDK's client that the runtime uses."""
 
     def __init__(self, server: FakeMcpServer) -> None:
         self.server = server
@@ -70,7 +70,7 @@ class FakeMcpClient:
 
 
 def serving(monkeypatch: pytest.MonkeyPatch) -> FakeMcpServer:
-    """A server that every connection by the SDK reaches."""
+    """Connect each client of the SDK to this server."""
     there = FakeMcpServer()
     monkeypatch.setattr("mcp.Client", there.client)
     return there

@@ -1,6 +1,6 @@
-"""Teams that the official conformance suite of MCP calls by name, and that the tests of the MCP server call.
+"""Teams for the official conformance suite of MCP, which calls teams by name, and for the tests of the MCP server.
 
-Processes run this file itself: `pointsman up tests/support/mcp_teams.py`.
+Processes run this file: `pointsman up tests/support/mcp_teams.py`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Greeting(BaseModel):
 
 
 class Computation(BaseModel):
-    """Seconds of work; the task also waits until the file `after` exists."""
+    """Seconds of work. The task also waits until the file `after` exists."""
 
     seconds: float = 0.0
     label: str = ""
@@ -169,4 +169,4 @@ SUITE_TEAMS: Sequence[Team] = (
     _team("test_streaming_elicitation", "namer", "Asks for a name", Greeting),
     _team("test_logging_tool", "greeter", "Writes no log for a client", Greeting),
 )
-"""The teams of the official suite, which gives the names of most of them."""
+"""The teams of the official suite. The suite defines most of the names."""

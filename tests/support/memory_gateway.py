@@ -1,4 +1,4 @@
-"""A gateway in memory, without a socket and without a broker, and callers with keys."""
+"""A gateway on a memory bus without a socket, and callers with keys."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["Door", "end_turn", "gateway"]
 
 
 class Door(NamedTuple):
-    """A gateway with the team crew, two keys of ada (one is limited to one running workflow), and a key of bob."""
+    """A gateway with the team `crew`, two keys of ada and a key of bob. One key of ada allows one running workflow."""
 
     app: ASGIApp
     context: Context
@@ -59,7 +59,7 @@ async def gateway(**settings: Any) -> AsyncIterator[Door]:
 
 
 async def end_turn(door: Door, **request: Any) -> str:
-    """Return the workflow of an ended turn of a thread of ada."""
+    """Run one turn of a thread of ada to its end, and return its workflow."""
     body = {"team": "crew", "input": "hi", "thread": "t", **request}
     workflow: str = (await door.send("ada", "POST", "/v1/workflows", body)).json["id"]
     await until(lambda: (row := door.context.index.find(workflow)) is not None and row.ended_at is not None)

@@ -1,4 +1,4 @@
-"""Bodies that are nearly right: valid ones, changed as broken senders, people and attackers change them."""
+"""Damage valid bodies in the ways of broken senders, people and attackers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PIECES = (
 
 @st.composite
 def mutated(draw: st.DrawFn, bodies: tuple[bytes, ...]) -> bytes:
-    """Return one of `bodies` with one to six changes: insertions, deletions, repetitions, overwrites or a cut."""
+    """Return one of `bodies` with one to six insertions, deletions, repetitions, overwrites or cuts."""
     body = draw(st.sampled_from(bodies))
     for _ in range(draw(st.integers(1, 6))):
         first = draw(st.integers(0, len(body)))
@@ -41,7 +41,7 @@ def mutated(draw: st.DrawFn, bodies: tuple[bytes, ...]) -> bytes:
 
 @contextmanager
 def at_most(seconds: float) -> Iterator[None]:
-    """Allow the block this much CPU time of this thread, so that a busy machine and old garbage do not count."""
+    """Limit the CPU time of this thread in the block. Other processes and earlier garbage do not count."""
     gc.freeze()
     try:
         began = time.thread_time()

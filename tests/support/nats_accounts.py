@@ -1,4 +1,4 @@
-"""Make an operator, accounts and users of NATS in JWT mode, and the credentials files of those users."""
+"""Make NATS operators, accounts and users in JWT mode, and the users' credentials files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SEED = 18 << 3
 
 
 class NKey:
-    """A new key of an operator, an account or a user; `public` and `seed` are as NATS writes them."""
+    """A new key of an operator, an account or a user. `public` and `seed` are in the encoding of NATS."""
 
     def __init__(self, kind: str) -> None:
         self._key = Ed25519PrivateKey.generate()
@@ -30,7 +30,7 @@ class NKey:
         self.seed = _encoded(bytes([first, second]) + self._key.private_bytes_raw())
 
     def sign_claims(self, kind: str, name: str, subject: str, content: Mapping[str, Any], **claims: Any) -> str:
-        """Return a JWT of `kind` about `subject`, signed with this key."""
+        """Return a JWT of `kind` for `subject`, signed with this key."""
         payload = {
             "iat": int(time.time()),
             "iss": self.public,
@@ -45,9 +45,9 @@ class NKey:
 
 
 class JwtAccounts:
-    """An operator with an account `APP`, which has JetStream unless `jetstream` is False.
+    """An operator with an account `APP`. The account has JetStream by default.
 
-    `config` is the part of a nats-server configuration that trusts them; `credentials` is text for a credentials file.
+    `config` is the part of a nats-server configuration that trusts the operator.
     """
 
     def __init__(self, *, jetstream: bool = True) -> None:

@@ -1,4 +1,4 @@
-"""An independent OTLP collector: `rotel`. Its debug output is parsed into spans.
+"""Run `rotel`, an independent OTLP collector, and parse spans from its debug output.
 
 async with OtlpCollector() as collector:
     ... run processes with OTEL_EXPORTER_OTLP_ENDPOINT=collector.endpoint ...
@@ -20,8 +20,8 @@ from pathlib import Path
 
 __all__ = ["OtlpCollector", "ReceivedSpan", "orphans", "parse", "roots"]
 
-_QUIET = 0.05  # seconds without output after which a batch is taken to be written whole; rotel writes one at a time
-_START = 10.0  # seconds; it takes 0.5 on an idle machine
+_QUIET = 0.05  # seconds without output after which a batch is complete; rotel writes one batch at a time
+_START = 10.0  # seconds; rotel starts in 0.5 on an idle machine
 _RESOURCE = re.compile(r"^ResourceSpans #\d+\nResource SchemaURL:.*\n", re.MULTILINE)
 _SPAN = re.compile(
     r"^Span #\d+\n"
@@ -47,7 +47,7 @@ _LINK = re.compile(r"^SpanLink #\d+\n     -> Trace ID: ([0-9a-f]{32})\n     -> I
 
 @dataclass(frozen=True, slots=True)
 class ReceivedSpan:
-    """A span as the collector saw it. `kind` and `status` are lower-case words; times are in nanoseconds since 1970."""
+    """A span that the collector received. `kind` and `status` are lower-case; times are nanoseconds since 1970."""
 
     service: str
     name: str
@@ -71,7 +71,7 @@ def roots(spans: Iterable[ReceivedSpan]) -> list[ReceivedSpan]:
 
 
 def orphans(spans: Sequence[ReceivedSpan]) -> list[ReceivedSpan]:
-    """Return the spans with a missing parent."""
+    """Return the spans whose parent is missing."""
     known = {(span.trace_id, span.span_id) for span in spans}
     return [span for span in spans if span.parent_id is not None and (span.trace_id, span.parent_id) not in known]
 
@@ -79,7 +79,7 @@ def orphans(spans: Sequence[ReceivedSpan]) -> list[ReceivedSpan]:
 def parse(text: str) -> list[ReceivedSpan]:
     """Return the spans in rotel's detailed debug output.
 
-    Values may span lines, so a line counts as structure only between the lines that must surround it.
+    A value may have several lines. So a line is structure only if the lines around it are structure, too.
     """
     spans: list[ReceivedSpan] = []
     for block in _RESOURCE.split(text)[1:]:
@@ -132,7 +132,7 @@ def _value(kind: str, text: str) -> object:
 
 
 class OtlpCollector:
-    """A running collector on free ports of the loopback interface; its process ends with the context."""
+    """A running collector on free ports of the loopback interface. Its process ends with the block."""
 
     def __init__(self) -> None:
         self.endpoint = ""
@@ -144,7 +144,7 @@ class OtlpCollector:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Return the environment of a process that exports here, every 100 ms."""
+        """Return the environment of a process that exports to this collector every 100 ms."""
         return {
             "OTEL_EXPORTER_OTLP_ENDPOINT": self.endpoint,
             "OTEL_METRICS_EXPORTER": "none",
@@ -152,7 +152,7 @@ class OtlpCollector:
         }
 
     async def __aenter__(self) -> OtlpCollector:
-        for _ in range(3):  # another process may take a free port before the collector does
+        for _ in range(3):  # try again: another process may have taken the free port
             if await self._start():
                 return self
         raise RuntimeError("rotel-agent did not open its port; run it by hand with the arguments of this file")
@@ -163,10 +163,10 @@ class OtlpCollector:
     async def spans(
         self, *, until: Callable[[list[ReceivedSpan]], bool] = bool, timeout: float = 10.0
     ) -> list[ReceivedSpan]:
-        """Return every span received so far, once `until` accepts them.
+        """Wait until `until` accepts the received spans, and return all of them.
 
         Raises:
-            AssertionError: `timeout` seconds went by first. The message lists the arrived spans.
+            AssertionError: `until` accepted no spans within `timeout` seconds. The message lists the received spans.
         """
         deadline = time.monotonic() + timeout
         while True:
@@ -174,7 +174,7 @@ class OtlpCollector:
             try:
                 async with asyncio.timeout(_QUIET):
                     await self._changed.wait()
-            except TimeoutError:  # nothing arrives any more: the data is complete
+            except TimeoutError:  # no more output: the batch is complete
                 spans = parse(self._output.decode("utf-8", "replace"))
                 if until(spans):
                     return spans
@@ -185,7 +185,7 @@ class OtlpCollector:
     async def trace(
         self, trace_id: str, *, until: Callable[[list[ReceivedSpan]], bool], timeout: float = 40.0
     ) -> list[ReceivedSpan]:
-        """Return the spans of one trace, once `until` accepts them. Raises as `spans` does."""
+        """Like `spans`, but for the spans of one trace."""
 
         def of_it(spans: list[ReceivedSpan]) -> list[ReceivedSpan]:
             return [span for span in spans if span.trace_id == trace_id]
@@ -208,7 +208,7 @@ class OtlpCollector:
             env={
                 "PATH": os.environ.get("PATH", ""),
                 "RUST_LOG": "error",
-            },  # its own log lines would stand between spans
+            },  # rotel's own log lines would appear between spans
         )
         self._reader = asyncio.create_task(self._read())
         self.endpoint = f"http://127.0.0.1:{http}"
@@ -235,7 +235,7 @@ class OtlpCollector:
         if process is None or reader is None:
             return
         with suppress(ProcessLookupError):
-            process.kill()  # it has nothing to save
+            process.kill()  # rotel has no data to save
         await asyncio.wait_for(process.wait(), 5)
         await asyncio.wait_for(reader, 5)
 

@@ -1,6 +1,6 @@
-"""Run `pointsman` in a process that reports the peak of its own memory.
+"""Run `pointsman` in a process that reports its own peak memory.
 
-`ru_maxrss` of a child does not serve: it begins with the memory of the process that forked the child.
+`ru_maxrss` of a child cannot be used, because it includes the memory of the process that forked the child.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ class MeasuredProcess:
         )
 
     def terminate(self) -> None:
-        """Ask the process to end."""
+        """Send SIGTERM."""
         self._process.terminate()
 
     async def ended(self) -> tuple[int, str]:
-        """Wait for the end. Return the peak of the resident memory in KiB, and the output."""
+        """Wait until the process ends. Return its peak resident memory in KiB, and its output."""
         out, err = await asyncio.to_thread(self._process.communicate)
         assert self._process.returncode == 0, err[-3000:]
         return int(await asyncio.to_thread(self._report.read_text)), out

@@ -1,4 +1,4 @@
-"""Start a nats-server whose users have only the rights of a test, and read the violations that the server logged."""
+"""Start a nats-server with the users and rights of a test, and read the violations that the server logged."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _VIOLATION = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Rights:
-    """The subjects that a user may publish on and subscribe to; every other subject is denied.
+    """The subjects that a user may publish on and subscribe to. Every other subject is denied.
 
-    `responses` allows the user to answer each request once, on the reply subject of the request.
+    With `responses`, the user may also publish one reply to each request.
     """
 
     publish: Sequence[str] = ()
@@ -40,7 +40,7 @@ class Rights:
 
 
 def _allowed(subjects: Sequence[str]) -> str:
-    """Return the rule for `subjects`. An empty list of allowed subjects would allow every subject."""
+    """Return the rule for `subjects`. Without subjects, deny all, because an empty `allow` would allow all."""
     return f"{{ allow: {json.dumps(list(subjects))} }}" if subjects else '{ deny: ">" }'
 
 
@@ -67,7 +67,7 @@ class PermissionServer:
         return f"nats://{user}:{PASSWORD}@127.0.0.1:{self.port}"
 
     def violations(self, user: str | None = None) -> list[str]:
-        """Return the refused operations of `user`, or of all users, such as `Publish own.log.crew.w`, in order."""
+        """Return the refused operations of `user` or of all users in order, such as `Publish own.log.crew.w`."""
         found = _VIOLATION.findall(self.log.read_text(errors="replace"))
         return [f"{operation} {subject}" for name, operation, subject in found if user in (None, name)]
 
@@ -82,11 +82,11 @@ async def permission_server(
     jetstream: str = "{}",
     name: str = "server",
 ) -> AsyncIterator[PermissionServer]:
-    """Run a server with `users`, whose password is `PASSWORD`; it stops when the block ends.
+    """Run a server with `users`, whose password is `PASSWORD`. The server stops when the block ends.
 
     Args:
         folder: An existing folder for the store, the configuration and the log.
-        users: The rights by user; None allows everything.
+        users: The rights of each user. None allows every subject.
         config: More lines of a nats-server configuration.
         port: The port to listen on; by default a free port.
         jetstream: The block `jetstream` without its store, or an empty string for a server without JetStream.

@@ -22,7 +22,7 @@ from typing import Any
 
 __all__ = ["Phoenix", "SeenSpan"]
 
-_START = 150.0  # seconds: it makes its database first; 20 on an idle machine
+_START = 150.0  # seconds; creating the database takes 20 on an idle machine
 _POLL = 0.2
 
 
@@ -49,7 +49,7 @@ class Phoenix:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Return the environment of a process that exports here."""
+        """Return the environment of a process that exports to this backend."""
         return {
             "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": f"{self._url}/v1/traces",
             "OTEL_METRICS_EXPORTER": "none",
@@ -90,13 +90,13 @@ class Phoenix:
     async def __aexit__(self, *_: object) -> None:
         if self._process is not None:
             with suppress(ProcessLookupError):
-                self._process.kill()  # its database is thrown away
+                self._process.kill()  # the database is temporary
             await self._process.wait()
 
     async def trace(
         self, trace_id: str, *, until: Callable[[list[SeenSpan]], bool], timeout: float = 40.0
     ) -> list[SeenSpan]:
-        """Return the spans of a trace once `until` accepts them. Raise `AssertionError` after `timeout`."""
+        """Wait until `until` accepts the spans of a trace, and return them. Raise AssertionError after `timeout` s."""
         deadline = time.monotonic() + timeout
         while True:
             found = await asyncio.to_thread(self._spans, trace_id)
@@ -110,7 +110,7 @@ class Phoenix:
         try:
             answer = json.loads(self._get(f"/v1/projects/default/spans?limit=1000&trace_id={trace_id}"))
         except urllib.error.HTTPError as error:
-            if error.code == 404:  # the project comes to be with its first span
+            if error.code == 404:  # the project is created by its first span
                 return []
             raise
         return [

@@ -1,4 +1,4 @@
-"""One broker's namespace, in memory or on a real nats-server, for every test of `tests/contract`."""
+"""A namespace on a memory broker or a real nats-server, for the tests of `tests/contract`."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ __all__ = [
     "until",
 ]
 
-HEARTBEAT_S = 1 / 3  # seconds; three make the one second that is the least a broker counts
+HEARTBEAT_S = 1 / 3  # seconds; a consumer is removed after three, and 1 s is the shortest time that a broker accepts
 TIMEOUT_S = 5.0  # seconds to wait for an expected event, enough for a busy machine
 
 
 @dataclass
 class BrokerNamespace:
-    """One broker's namespace, and as many connections to it as a test wants."""
+    """A namespace of one broker, and any number of connections to the broker."""
 
     ns: str
     connect: Callable[[], Awaitable[Bus]]

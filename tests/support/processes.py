@@ -1,4 +1,4 @@
-"""The system as people run it: one `python -m pointsman ...` process for each part, with its log lines.
+"""Run a system as operators do: each part is a process `python -m pointsman ...`. Tests can read its log lines.
 
 async with System(tmp_path, settings) as system:
     await gather(system.supervisor("team.py"), system.worker("agents.py"))
@@ -30,10 +30,8 @@ __all__ = ["Finished", "Service", "System", "wait_for"]
 
 T = TypeVar("T")
 
-_READY_TIMEOUT_S = (
-    45.0  # seconds; an interpreter with everything imported takes one, ten of them on two busy cores take fifteen
-)
-_LOG_TAIL_CHARS = 3000  # characters of each log that a failure shows
+_READY_TIMEOUT_S = 45.0  # seconds; one process starts in 1, ten on two busy cores start in 15
+_LOG_TAIL_CHARS = 3000  # characters at the end of a log that a failure message contains
 
 
 async def wait_for(look: Callable[[], Awaitable[T]], what: str, *, seconds: float = 20.0) -> T:
@@ -66,13 +64,13 @@ class Service:
         return self._log.read_text(errors="replace")
 
     def lines(self, event: str | None = None, **fields: object) -> list[dict[str, Any]]:
-        """Return the log lines so far, of `event` and with these fields. All of them must be JSON."""
+        """Return the log lines so far that have `event` and these fields. Every line of the log must be JSON."""
         every = [json.loads(line) for line in self.text.splitlines(keepends=True) if line.endswith("\n")]
         wanted = {**fields, **({"event": event} if event else {})}
         return [line for line in every if all(line.get(name) == value for name, value in wanted.items())]
 
     async def logged(self, event: str, *, seconds: float = _READY_TIMEOUT_S, **fields: object) -> dict[str, Any]:
-        """Return the first log line of `event` with these fields, once it exists."""
+        """Wait until the log has a line with `event` and these fields, and return the first such line."""
 
         async def look() -> list[dict[str, Any]]:
             lines = self.lines(event, **fields) if self.alive else []
@@ -85,7 +83,7 @@ class Service:
         return (await wait_for(look, f"line {event} {fields or ''} from {self.name}", seconds=seconds))[0]
 
     async def ended(self) -> int:
-        """Wait for its end, and return the exit code: minus the signal's number when it was killed."""
+        """Wait until the process ends. Return the exit code, or minus the signal's number after a kill."""
         return await self._process.wait()
 
     async def kill(self) -> None:
@@ -108,10 +106,10 @@ class Service:
 
 
 class System:
-    """Processes on the broker of `settings`, with logs in `folder`, and a client in this process. They end with it.
+    """Processes on the broker of `settings`, with logs in `folder`, and a client here. All stop when the block ends.
 
-    The processes get this process's environment without the variables of models, telemetry and Pointsman, and then
-    `environment`.
+    The processes get this process's environment without the variables of models, telemetry and Pointsman, plus the
+    variables of `environment`.
     """
 
     def __init__(self, folder: Path, settings: Settings, **environment: str) -> None:
@@ -165,7 +163,7 @@ class System:
         return service
 
     async def start(self, *arguments: str) -> Service:
-        """Start a process that runs `pointsman ARGUMENTS` and ends with this one."""
+        """Start a process that runs `pointsman ARGUMENTS` and ends with this process."""
         name = "-".join(argument.rpartition("/")[2].removeprefix("pointsman_agents.") for argument in arguments)
         log = self.folder / f"{next(self._numbers):02}-{name}.log"
         with log.open("wb") as said:
@@ -175,7 +173,7 @@ class System:
         return service
 
     async def _begin(self, arguments: Sequence[str], said: IO[bytes]) -> asyncio.subprocess.Process | Ready:
-        """A fault point is read during imports, so such a process needs an interpreter of its own."""
+        """A fault point is set during imports, so a process with a fault needs a new interpreter."""
         if "POINTSMAN_FAULT" not in self.environment:
             return await ready.start(arguments, said, said, environment=self.environment, folder=self.folder)
         return await asyncio.create_subprocess_exec(
@@ -189,13 +187,13 @@ class System:
         )
 
     async def command(self, *arguments: str, seconds: float = 40.0) -> Finished:
-        """Run `pointsman ARGUMENTS` to its end."""
+        """Run `pointsman ARGUMENTS` until it exits."""
         return await ready.run(
             ["-m", "pointsman", *arguments], environment=self.environment, folder=self.folder, seconds=seconds
         )
 
     async def ask(self, team: str, request: str | Mapping[str, Any], *, seconds: float = 30.0) -> Outcome:
-        """Return the outcome of a new workflow."""
+        """Submit a request and return the outcome of its workflow."""
         workflow = await self.client.submit(team, request)
         try:
             return await workflow.outcome(seconds)
@@ -203,7 +201,7 @@ class System:
             raise AssertionError(f"workflow {workflow.id} has no outcome after {seconds:g} s") from None
 
     def write(self, name: str, text: str) -> str:
-        """Write a file beside the processes and return its path."""
+        """Write a file in the folder of the processes and return its path."""
         path = self.folder / name
         path.write_text(text)
         return str(path)

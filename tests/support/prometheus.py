@@ -1,4 +1,4 @@
-"""Metrics read with Prometheus's own parser."""
+"""Read metrics with Prometheus's own parser."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from pointsman.telemetry.export import Measurements, start_metrics
 __all__ = ["Samples", "every_name", "exposing", "measure", "samples"]
 
 Samples: TypeAlias = Mapping[str, list[tuple[Mapping[str, str], float]]]
-"""Each sample's labels and value, by name."""
+"""Labels and value of each sample, by name."""
 
 
 @contextmanager
 def exposing() -> Iterator[Measurements]:
-    """Collect metrics of this process, as a served process does."""
+    """Collect the metrics of this process in the block, as a process with a metrics endpoint does."""
     started = start_metrics("test", "", exposed=True)
     assert started is not None
     try:
         yield started
     finally:
-        started._flush()  # also ends the threads of its readers
+        started._flush()  # also ends the threads of the metric readers
 
 
 def samples(of: Measurements) -> Samples:
-    """Return them as a server stores them."""
+    """Return the samples that a Prometheus server would store, by name."""
     assert of.exposition is not None
     found: dict[str, list[tuple[Mapping[str, str], float]]] = {}
     for family in text_string_to_metric_families(of.exposition().decode()):

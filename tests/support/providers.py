@@ -1,7 +1,7 @@
-"""A model provider of our own on loopback: it speaks the wire formats of OpenAI and Anthropic and follows a script.
+"""A fake model provider on loopback that follows a script, in the wire formats of OpenAI and Anthropic.
 
-It answers from rules that match the prompt, then from a queue, and records every call. Like real providers, it refuses
-a conversation with a tool call without a result.
+It answers from rules that match the prompt, else from a queue, and records every call. Like real providers, it refuses
+a conversation in which a tool call has no result.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from typing import Any, Self, TypeAlias
 
 @dataclass(frozen=True)
 class Answer:
-    """One answer of the provider. `finish` is OpenAI's word for how it ended; `usage` None leaves the counts out.
+    """One answer of the provider. `finish` is OpenAI's finish reason. `usage=None` omits the token counts.
 
-    `data` is structured output in the provider's own way. `status` other than 200 sends an error with `text` as its
-    message. `drop` closes the connection after that many bytes of the body. `error` is sent in the middle of a stream.
-    With `unended`, the stream stops before its end marker. `body` is sent unchanged; `alive` is sent repeatedly, and
-    nothing else.
+    `data` is structured output in the provider's format. With a `status` other than 200, an error is sent with `text`
+    as its message. `drop` closes the connection after that many bytes of the body. `error` is sent in the middle of a
+    stream. With `unended`, the stream stops before its end marker. `body` is sent unchanged. If `alive` is set, only
+    `alive` is sent, repeatedly.
     """
 
     text: str = ""
@@ -48,7 +48,7 @@ Answering: TypeAlias = Answer | Callable[["Call"], Answer]
 
 @dataclass(frozen=True)
 class Call:
-    """One request the provider got."""
+    """One request that the provider received."""
 
     path: str
     headers: dict[str, str]
@@ -56,7 +56,7 @@ class Call:
 
     @property
     def prompt(self) -> str:
-        """Return the whole text of the request, system prompt included."""
+        """Return the whole text of the request, including the system prompt."""
         said = [self.body.get("system", "") or self.body.get("instructions", "")]
         for message in self.body.get("messages") or self.body.get("input") or ():
             content = message.get("content") or message.get("output")
@@ -70,7 +70,7 @@ class Call:
 
 @dataclass
 class FakeProvider:
-    """`async with FakeProvider(answer, answer) as provider:` and point an SDK at `provider.url`."""
+    """Use `async with FakeProvider(answer, answer) as provider:` and configure `provider.url` as an SDK's base URL."""
 
     queue: deque[Answering] = field(default_factory=deque)
     calls: list[Call] = field(default_factory=list)
@@ -83,7 +83,7 @@ class FakeProvider:
         return cls(deque(answers))
 
     def when(self, text: str, answer: Answering) -> None:
-        """Give `answer` to every prompt that contains `text`, before the queue is looked at."""
+        """Answer every prompt that contains `text` with `answer`. Rules take precedence over the queue."""
         self._rules.append((text, answer))
 
     @property
@@ -136,7 +136,7 @@ class FakeProvider:
             and call.path.endswith("/completions")
             and not (call.body.get("stream_options") or {}).get("include_usage")
         ):
-            whole.pop("usage", None)  # it is told who asks for it
+            whole.pop("usage", None)  # streamed usage is sent only on request
         sent = stream_of(call.path, whole, answer.error) if streamed else json.dumps(whole).encode()
         if streamed and answer.unended:
             sent = b"".join(event + b"\n\n" for event in takewhile(_before_its_end, sent.split(b"\n\n")))
@@ -275,7 +275,7 @@ def _response(call: Call, answer: Answer) -> dict[str, Any]:
     return body
 
 
-# Streams: each provider's own events for the same body
+# Streams: the same body as events of each provider
 
 _ENDLESS = 10**9
 _ENDS = (b"event: message_delta", b"event: response.completed", b'"finish_reason": "')
@@ -286,7 +286,7 @@ def _before_its_end(event: bytes) -> bool:
 
 
 def stream_of(path: str, body: dict[str, Any], error: dict[str, Any] | None) -> bytes:
-    """Return `body` as the provider streams it, with `error` in place of its second half."""
+    """Return `body` as a stream of the provider. If given, `error` replaces the second half."""
     if path.endswith("/messages"):
         events = list(_anthropic_events(body))
     elif path.endswith("/responses"):
@@ -372,7 +372,7 @@ def _pieces(text: str) -> list[str]:
 
 
 def unpaired(call: Call) -> str:
-    """Return why the providers would refuse this conversation, or nothing."""
+    """Return the reason for which providers would refuse this conversation, or an empty string."""
     waiting: list[str] = []
     for message in call.body.get("messages") or call.body.get("input") or ():
         called, answered = _calls_and_results(message)

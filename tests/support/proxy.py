@@ -1,4 +1,4 @@
-"""A TCP proxy that can be a bad network: cut, slow, silent in both directions or in one. It can record the data."""
+"""A TCP proxy that imitates a bad network: cut, slow, or silent in one or both directions. It can record the data."""
 
 from __future__ import annotations
 
@@ -12,16 +12,15 @@ _CHUNK = 65_536
 
 
 class Proxy:
-    """`async with Proxy("127.0.0.1", port) as proxy`: `proxy.url` leads to this port, with faults.
+    """Use `async with Proxy("127.0.0.1", port) as proxy`. Connections to `proxy.url` are forwarded to this port.
 
-    `delay` is in seconds, for each piece of data in each direction. With `record`, all forwarded data is
-    kept.
+    `delay` is in seconds, for each piece of data in each direction. `record` stores all forwarded data.
     """
 
     def __init__(self, host: str, port: int, *, record: bool = False) -> None:
         self.delay = 0.0
         self.accepted = 0
-        """Connections so far."""
+        """The number of accepted connections."""
         self.wire: list[tuple[bytearray, bytearray]] = []
         """For each connection, the bytes from and to its client."""
         self._record = record
@@ -35,7 +34,7 @@ class Proxy:
 
     @property
     def open(self) -> int:
-        """Connections that their client has not left."""
+        """The number of open connections."""
         return len(self._tasks)
 
     @property
@@ -43,21 +42,20 @@ class Proxy:
         return f"nats://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
 
     def black_hole(self, *, upward: bool = True, downward: bool = True) -> None:
-        """Read and drop all bytes: to the server (`upward`), to the client, or both. Neither side is
-        informed."""
+        """Stop the data to the server (`upward`), to the client (`downward`), or both, but close no connection."""
         if upward:
             self._upward.clear()
         if downward:
             self._downward.clear()
 
     def cut(self) -> None:
-        """End every connection, and each new one at once."""
+        """Close every connection. Close each new connection at once."""
         self._refusing = True
         for writer in tuple(self._writers):
             writer.transport.abort()
 
     def heal(self) -> None:
-        """Be a good network again. Deliver held data, as TCP does when a path returns in time."""
+        """End all faults. Deliver held data, as TCP does when a network recovers in time."""
         self._refusing = False
         self.delay = 0.0
         self._upward.set()
@@ -71,7 +69,7 @@ class Proxy:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._server.close()
-        self.heal()  # so that nothing waits any more
+        self.heal()  # release held data, so that no task blocks
         self.cut()
         await asyncio.gather(*self._tasks)
 
@@ -99,7 +97,7 @@ class Proxy:
                 other.cancel()
             await asyncio.gather(*others, return_exceptions=True)
         except OSError:
-            pass  # no server answers: the caller's connection ends, too
+            pass  # the server is unreachable: close the client's connection, too
         finally:
             for one in (writer, there):
                 if one is not None:
@@ -109,7 +107,7 @@ class Proxy:
     async def _pass_on(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, open: asyncio.Event, kept: bytearray
     ) -> None:
-        """Copy until one side closes; then close the other, also if data is held."""
+        """Copy until one side closes. Then close the other side, even if data is held."""
         with suppress(ConnectionError):
             while data := await reader.read(_CHUNK):
                 if self.delay:

@@ -1,4 +1,4 @@
-"""Print the modules of the core whose functions run while a request becomes a handoff, and while a result is handled.
+"""Print the modules of the core that run when a request becomes a handoff, and when a result is handled.
 
 A reader who follows a message through the code opens these modules, in this order. `make reading-path` prints them.
 """
@@ -29,10 +29,10 @@ _CORE = Path(core.__path__[0])
 
 
 class ReadingPath:
-    """The modules of the core whose functions run while a step is followed.
+    """The modules of the core whose functions ran during the followed steps.
 
-    `functions` has the names of the functions that ran by module, such as `tasks.dispatch`, in the order of their first
-    call. Code that runs on import does not count.
+    `functions` maps a module, such as `tasks.dispatch`, to its functions that ran, in the order of their first call.
+    Code that runs on import does not count.
     """
 
     def __init__(self) -> None:
@@ -47,7 +47,7 @@ class ReadingPath:
         """Decide on `inputs`, fold the entries, and compute the outbox.
 
         Returns:
-            The new state, and the messages that the workflow owes in that state.
+            The new state, and the messages in its outbox.
         """
         context = DecisionContext(T0, (card("worker"), card("other")))
         before = sys.getprofile()
@@ -73,7 +73,7 @@ class ReadingPath:
 
 
 def request_path() -> ReadingPath:
-    """Follow a request that a planner plans from its arrival to the planner's handoff."""
+    """Follow a request for a planner from its arrival to the planner's handoff."""
     path = ReadingPath()
     admitted = admission(PlanAndExecute(), Limits(), refiner="refiner", judge="judge")
     state, messages = path.follow(None, [RequestReceived(admitted, Request(input="do it"))])

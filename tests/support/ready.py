@@ -1,7 +1,7 @@
-"""Processes that run `python -m pointsman ...`, or a file that uses it, and begin where the imports are done: each is
-forked from an interpreter that has them. A start takes a quarter of the CPU, and the tests start hundreds.
+"""Start processes that run `python -m pointsman ...` or a file, by forking an interpreter that has imported Pointsman.
+A fork needs a quarter of the CPU time of a new interpreter, and the tests start hundreds of processes.
 
-The demo, the command line's own tests and the crash points start processes without this help.
+The tests of the demo, the command line and the crash points start new interpreters instead.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ class Finished:
 
     @property
     def documents(self) -> list[Any]:
-        """The JSON documents on standard output, one a line."""
+        """The JSON documents on standard output, one in each line."""
         return [json.loads(line) for line in self.output.splitlines()]
 
 
 class Ready:
-    """A started process: the used part of `asyncio.subprocess.Process`."""
+    """A started process, with the part of `asyncio.subprocess.Process` that the tests use."""
 
     def __init__(self, pid: int, told: asyncio.StreamReader, asking: asyncio.StreamWriter, stdin: IO[bytes]) -> None:
         self.pid = pid
@@ -61,7 +61,7 @@ class Ready:
 
     def send_signal(self, number: int) -> None:
         if self.returncode is None:
-            with suppress(ProcessLookupError):  # its end is not told of yet
+            with suppress(ProcessLookupError):  # the process has ended, but the exit code has not arrived yet
                 os.kill(self.pid, number)
 
     def kill(self) -> None:
@@ -71,8 +71,8 @@ class Ready:
 async def start(
     arguments: Sequence[str], output: IO[bytes], errors: IO[bytes], *, environment: Mapping[str, str], folder: Path
 ) -> Ready:
-    """Start `python ARGUMENTS` in a session of its own: `-m` and a module, or a file. Its standard input ends with this
-    process."""
+    """Start `python ARGUMENTS` in a new session. The arguments begin with `-m` and a module, or with a file. Standard
+    input of the process is closed when this process ends."""
     ours, its = socket.socketpair()
     read, held = os.pipe()
     socket.send_fds(_interpreter(), [b"."], [its.fileno(), read, output.fileno(), errors.fileno()])
@@ -86,7 +86,7 @@ async def start(
 async def run(
     arguments: Sequence[str], *, environment: Mapping[str, str], folder: Path, seconds: float = 40.0
 ) -> Finished:
-    """Run the same to its end, without input. After `seconds` it is killed, which is a `TimeoutError`."""
+    """Run `python ARGUMENTS` until it exits, without input. After `seconds`, kill it and raise `TimeoutError`."""
     with TemporaryFile() as output, TemporaryFile() as errors:
         process = await start(arguments, output, errors, environment=environment, folder=folder)
         process.stdin.close()
@@ -102,13 +102,13 @@ async def run(
 
 async def _number(told: asyncio.StreamReader) -> int:
     line = await told.readline()
-    assert line, "the interpreter that is forked says no more; what it last said is on standard error"
+    assert line, "the forked interpreter closed its connection; look for its error on standard error"
     return int(line)
 
 
 @functools.cache
 def _interpreter() -> socket.socket:
-    """Return the socket of the interpreter that is forked. It ends with this process."""
+    """Start the interpreter to fork, and return its control socket. The interpreter ends with this process."""
     ours, its = socket.socketpair()
     with its:
         process = subprocess.Popen(
@@ -125,7 +125,7 @@ def _interpreter() -> socket.socket:
 
 
 def _wait_for_requests(control: int) -> None:
-    """Serve `start`. Return in each started process after its run, and in this process after the last request."""
+    """Fork a process for each request of `start`. Return in the child after its run, and here at end of input."""
     import pointsman.bus.jetstream.bus  # noqa: F401
     import pointsman.cli.app  # noqa: F401
     import pointsman.cli.commands.serve  # noqa: F401
@@ -135,7 +135,7 @@ def _wait_for_requests(control: int) -> None:
     import pointsman.engine.supervisor.engine  # noqa: F401
     import pointsman.engine.worker.engine  # noqa: F401
 
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # those who tell how a process ended
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # reap the processes that report exit codes
     with socket.socket(fileno=control) as requests:
         while True:
             asked, files, _, _ = socket.recv_fds(requests, 1, 4)
@@ -172,7 +172,7 @@ def _become(arguments: Sequence[str], environment: Mapping[str, str], folder: st
     for number, (file, name) in enumerate(zip(standard, ("stdin", "stdout", "stderr"), strict=True)):
         os.dup2(file, number)
         os.close(file)
-        was = getattr(sys, name)  # it has found out whether its file can be sought in: another's answer may differ
+        was = getattr(sys, name)  # make a new stream: the old stream remembers if its file was seekable
         stream = open(number, "w" if number else "r", encoding=was.encoding, errors=was.errors, closefd=False)  # noqa: SIM115
         stream.reconfigure(line_buffering=was.line_buffering, write_through=was.write_through)
         setattr(sys, name, stream)
@@ -191,5 +191,5 @@ def _become(arguments: Sequence[str], environment: Mapping[str, str], folder: st
 
 
 if __name__ == "__main__":
-    del sys.path[0]  # the folder of this file
+    del sys.path[0]  # Python added the folder of this file
     _wait_for_requests(int(sys.argv[1]))

@@ -18,7 +18,7 @@ __all__ = ["Received", "Receiver", "Reply", "receiving"]
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A response; with `hang`, the connection stays open without a response, and with `cut` it is closed."""
+    """A response. With `hang`, the connection stays open without a response; with `cut`, the connection is closed."""
 
     status: int = 204
     headers: tuple[tuple[str, str], ...] = ()
@@ -44,14 +44,14 @@ class Received:
         return found
 
     def verify(self, secret: str) -> dict[str, Any]:
-        """Verify the signature with the official library, and return the event."""
+        """Verify the signature with the official library. Return the event."""
         found: dict[str, Any] = Webhook(secret).verify(self.body, self.headers)
         return found
 
 
 @dataclass(slots=True)
 class Receiver:
-    """`replies` answers the next deliveries in order; `answer` chooses a reply for all others."""
+    """An HTTP server. `replies` answers the next deliveries in order. Later deliveries get the reply of `answer`."""
 
     url: str = ""
     replies: list[Reply] = field(default_factory=list)

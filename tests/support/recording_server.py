@@ -1,4 +1,4 @@
-"""Act as a NATS server that records each byte that clients send: in clear, or after a TLS handshake."""
+"""A NATS server double that records each byte that clients send, unencrypted or after a TLS handshake."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class RecordingServer:
     """Send `INFO` to each client and record the answers.
 
     Args:
-        tls: The server's TLS context; with a context, the server requires TLS and upgrades the connection.
+        tls: The server's TLS context. With a context, the server requires TLS and upgrades the connection.
         info: More fields of `INFO`.
 
-    `clear` has the bytes outside TLS, `inside` the bytes inside TLS. `connections` counts clients. The
-    server answers `PING`, and closes a client's connection when `hang_up` is called.
+    `clear` has the bytes outside TLS, `inside` has the bytes inside TLS. `connections` counts clients. The server
+    answers `PING`.
     """
 
     def __init__(self, *, tls: ssl.SSLContext | None = None, info: Mapping[str, Any] | None = None) -> None:
@@ -52,7 +52,7 @@ class RecordingServer:
         await self.stop()
 
     async def start(self, port: int = 0) -> None:
-        """Listen, on a free port unless one is given."""
+        """Listen on the given port, or on a free port."""
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", port)
         self.port = self._server.sockets[0].getsockname()[1]
 

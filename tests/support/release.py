@@ -1,7 +1,7 @@
-"""Check a release: the version is the same everywhere, and the archives in `dist/` have the expected files.
+"""Check that the version is the same everywhere, and that the archives in `dist/` have the expected files.
 
-`python -m support.release` checks the working tree, and `python -m support.release dist` also the archives. With
-`--install` the wheel is installed into an empty environment, and the demo runs there. Nothing is published.
+`python -m support.release` checks the working tree; `python -m support.release dist` also checks the archives.
+`--install` also installs the wheel into an empty environment and runs the demo there. Nothing is published.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _DEMO_SECONDS = 120
 
 
 def tree_faults(root: Path) -> Iterator[str]:
-    """Yield each place in which the version of a release is missing or different."""
+    """Yield each place where the version of the release is missing or different."""
     version = _project(root)["version"]
     if not re.fullmatch(r"\d+\.\d+\.\d+((a|b|rc)\d+)?", version):
         yield f"pyproject.toml has the version {version!r}; expected X.Y.Z"
@@ -45,7 +45,7 @@ def tree_faults(root: Path) -> Iterator[str]:
 
 
 def archive_faults(root: Path, folder: Path) -> Iterator[str]:
-    """Yield each fault of the source archive and the wheel in `folder`, compared with the working tree `root`."""
+    """Compare the source archive and the wheel in `folder` with the working tree `root`. Yield each fault."""
     project = _project(root)
     stem = f"{project['name']}-{project['version']}"
     sdist, wheel = folder / f"{stem}.tar.gz", folder / f"{stem}-py3-none-any.whl"
@@ -98,7 +98,7 @@ def _uncommitted(root: Path) -> Iterator[str]:
 
 
 def _install_faults(root: Path, folder: Path) -> Iterator[str]:
-    """Install the wheel from `folder` with the pinned dependencies, and run the demo away from the working tree."""
+    """Install the wheel from `folder` with the pinned dependencies, and run the demo outside the working tree."""
     (wheel,) = folder.glob("*.whl")
     with tempfile.TemporaryDirectory() as place:
         python = Path(place, "env", "bin", "python")
@@ -117,7 +117,7 @@ def _install_faults(root: Path, folder: Path) -> Iterator[str]:
 
 
 def main() -> int:
-    """Print the faults, and return 1 if there are some."""
+    """Print the faults. Return 1 if there are any."""
     parser = argparse.ArgumentParser(description="Check a release. Nothing is published.")
     parser.add_argument("dist", nargs="?", type=Path, help="the folder with the archives")
     parser.add_argument("--install", action="store_true", help="install the wheel and run the demo")

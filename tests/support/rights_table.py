@@ -23,7 +23,7 @@ _VERBS = {
 
 
 def rights_table() -> str:
-    """Return the table: for each role its account, the subjects it publishes on, and the data it reads and changes."""
+    """Return a table of the roles with account, subjects to publish on, and data to read and to change."""
     lines = [
         "| Role | Account | Publishes on | Reads | Takes and changes |",
         "|---|---|---|---|---|",
@@ -57,7 +57,7 @@ def _code(subjects: Iterable[str]) -> str:
 
 
 def _grouped(changes: set[str]) -> str:
-    """Return the changes, with the streams of one verb together."""
+    """Return the changes, grouped by verb."""
     verbs = defaultdict[str, list[str]](list)
     for change in sorted(changes):
         verb, _, stream = change.rpartition(" ")

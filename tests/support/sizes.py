@@ -1,4 +1,4 @@
-"""Sizes of the reported faults: small for every test run, or as reported with `make cases`."""
+"""Sizes of the reported faults: small by default, and the reported sizes with `make cases`."""
 
 from __future__ import annotations
 
@@ -12,38 +12,38 @@ __all__ = ["SIZE", "sized"]
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """Times are in seconds."""
+    """The sizes of all cases. Times are in seconds."""
 
     outages: tuple[float, ...]
-    """Seconds of an outage; each is a run of its own."""
+    """Seconds of an outage, each for a separate run."""
     flood: int
-    """Requests of 900 kB that are sent as fast as can be, when `flood_agents` take `flood_work` for each of them: all
-    of those after the first come when the first has done a twentieth."""
+    """Requests of 900 kB, sent without pauses to `flood_agents`, which need `flood_work` for each. The first agent is
+    alone until it has done a twentieth; then the others start."""
     flood_agents: int
     flood_work: float
     half_done: int
     """Workflows that run when five supervisors start. One of them receives and sends everything `late`."""
     late: float
     ids: int
-    """Requests of each of twenty callers, who number them alike."""
+    """Requests of each of twenty callers, which use the same numbers."""
     rows: int
-    """Rows of a batch, which may need little more memory than 200 rows."""
+    """Rows of a batch. They may need only a little more memory than 200 rows."""
     growth: int
-    """Workflows between two of three measurements of a process's memory."""
+    """Workflows between two measurements of a process's memory. There are three measurements."""
     together: int
-    """Workflows running at a time."""
+    """Workflows that run at the same time."""
     slow: float
-    """Delay of each piece of data to and from the broker meanwhile."""
+    """Delay of each piece of data to and from the broker during the measurements."""
     forgotten: int
-    """Bytes of memory that each of them may leave behind."""
+    """Bytes of memory that each workflow may leave behind."""
     tasks: int
-    """Of one plan, over a network that takes 25 ms there and as long back."""
+    """Tasks of one plan, over a network with a delay of 25 ms in each direction."""
     unexported: int
-    """Workflows without a collector before a process's memory is measured, and the same number after."""
+    """Workflows without a collector, before the memory of a process is measured and again after."""
     installed: tuple[tuple[str, str], ...]
-    """Versions of Python, which have to be there, and resolutions of `uv`, which asks a package index."""
+    """Installed versions of Python, and resolutions of `uv`, which needs a package index."""
     patience: float
-    """Seconds in which one test must end."""
+    """Time limit of a test."""
 
 
 _SHORT = Size(
@@ -55,7 +55,7 @@ _SHORT = Size(
     late=0.5,
     ids=5,
     rows=2_500,
-    growth=80,  # messages in flight change a measurement by some 50 kB
+    growth=80,  # messages in flight change a measurement by about 50 kB
     together=20,
     slow=0.0,
     forgotten=2048,  # the id of each ended workflow is kept
@@ -65,7 +65,7 @@ _SHORT = Size(
     patience=120,
 )
 _REPORTED = Size(
-    outages=(30.0, 180.0),  # the client library gives up after 60 times 2 s unless told otherwise
+    outages=(30.0, 180.0),  # by default, the client library stops after 60 attempts of 2 s
     flood=3_000,
     flood_agents=20,
     flood_work=1.0,
@@ -86,4 +86,4 @@ _REPORTED = Size(
 SIZE = _REPORTED if os.environ.get("POINTSMAN_CASES") == "reported" else _SHORT
 
 sized = pytest.mark.sized
-"""Marks a test whose size is of `SIZE`. `make cases` runs these tests."""
+"""Marks a test that depends on `SIZE`. `make cases` runs these tests."""

@@ -1,4 +1,4 @@
-"""The spans of this process, kept where a test can read them."""
+"""Collect the spans of this process for a test."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
 
 @contextmanager
 def exporting(sampler: Sampler = DEFAULT_ON) -> Iterator[InMemorySpanExporter]:
-    """Turn tracing on in the block. Every span that ends in the block is at once in the yielded list."""
+    """Turn tracing on in the block. Yield a list to which each span is appended when the span ends."""
     exporter = InMemorySpanExporter()
     provider = TracerProvider(sampler, shutdown_on_exit=False)
     provider.add_span_processor(SimpleSpanProcessor(exporter))
@@ -36,7 +36,7 @@ def exporting(sampler: Sampler = DEFAULT_ON) -> Iterator[InMemorySpanExporter]:
 
 
 def ids(finished: ReadableSpan) -> tuple[str, str, str | None]:
-    """Ids of its trace, of itself and of its parent."""
+    """Return the ids of the trace, of the span and of its parent."""
     context = finished.get_span_context()
     assert context is not None
     parent = f"{finished.parent.span_id:016x}" if finished.parent else None

@@ -1,4 +1,4 @@
-"""A broker whose streams are restored from an earlier copy."""
+"""A broker whose streams can be restored from an earlier copy."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Store"]
 
 
 class Store:
-    """A broker with its own folder. Its streams can be restored from a copy."""
+    """A broker with its own folder."""
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._copy = folder / "store", folder / "copy"
@@ -24,7 +24,7 @@ class Store:
         return Settings(url=self._broker.url, ack_wait=1.0, heartbeat=0.5, request_timeout=2.0, shutdown_grace=0.2)
 
     async def restart(self, *, back: str | None = None, copy: bool = False) -> None:
-        """Restart the broker, after a copy of its store or a restore of the streams like `back`."""
+        """Stop the broker, copy its store or restore the streams that match `back`, and start the broker."""
         await self._broker.stop()
         if copy:
             shutil.copytree(self._folder, self._copy)

@@ -1,4 +1,4 @@
-"""The teams that ship."""
+"""The teams that Pointsman ships."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ __all__ = ["shipped_teams"]
 
 
 def shipped_teams() -> Iterator[ModuleType]:
-    """Yield each module that `pointsman up` takes: it has a team and a sample request. A package stands for its
-    modules."""
+    """Yield each module that has a team and a sample request, so `pointsman up` can run it. If a package has them, its
+    modules are skipped."""
     found: list[str] = []
     for info in pkgutil.walk_packages(pointsman_agents.__path__, "pointsman_agents."):
         if any(info.name.startswith(f"{name}.") for name in found):

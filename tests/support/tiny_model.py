@@ -1,7 +1,7 @@
-"""A real, tiny language model behind an OpenAI-compatible server of llama.cpp, on a free port of this machine.
+"""Serve a real, tiny language model with the OpenAI-compatible server of llama.cpp on a free port.
 
-The model has 135 million parameters. Its answers are not wise: test their form and their bounds, never their content.
-Run as a program, this module is the server.
+The model has 135 million parameters, so test the form and the bounds of its answers, not their content. Run as a
+program, this module is the server.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _CONTEXT_TOKENS = 8_192
 
 @asynccontextmanager
 async def tiny_model_server() -> AsyncIterator[str]:
-    """Run the server in a process of its own, and yield its base URL."""
+    """Run the server in a separate process, and yield its base URL."""
     port = _free_port()
     process = await asyncio.create_subprocess_exec(
         sys.executable,
@@ -82,7 +82,7 @@ def _serve(port: int) -> None:
     parameters.hostnames = ["127.0.0.1"]
     parameters.port = port
     parameters.model.path = str(Path(spec.origin).parent / _WEIGHTS)
-    # Threads wait for each other in a loop: with as many threads as CPUs, another process slows the model tenfold.
+    # Fewer threads than CPUs: threads wait in a busy loop, so another process would slow the model tenfold.
     parameters.cpuparams.n_threads = max(1, (os.cpu_count() or 2) // 2)
     server = xllamacpp.Server(parameters)
     while server is not None:

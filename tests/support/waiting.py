@@ -1,4 +1,4 @@
-"""Wait for a condition, with a bound."""
+"""Wait for a condition, with a time limit."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ async def until(what: Callable[[], Awaitable[Any] | Any], *, seconds: float = 20
 
 
 async def in_time(clock: VirtualClock, awaited: Awaitable[T], step: float = 0.05, *, seconds: float = 20.0) -> T:
-    """Return the result of `awaited`, while time passes on `clock` in steps of `step` seconds.
+    """Await `awaited` while time passes on `clock` in steps of `step` seconds. Return its result.
 
     Raises `TimeoutError` after `seconds` of real time.
     """
@@ -32,5 +32,5 @@ async def in_time(clock: VirtualClock, awaited: Awaitable[T], step: float = 0.05
     async with asyncio.timeout(seconds):
         while not waiting.done():
             await clock.advance(step)
-            await asyncio.sleep(0.001)  # handlers run in threads of their own
+            await asyncio.sleep(0.001)  # handlers run in other threads
     return waiting.result()

@@ -24,7 +24,7 @@ _QUICK: dict[str, Any] = {
 
 @asynccontextmanager
 async def served_webhooks(settings: Settings, **options: Any) -> AsyncIterator[None]:
-    """Run a webhook service with a connection of its own, with quick retries. `options` are further settings."""
+    """Run a webhook service with its own connection and quick retries. `options` are further settings."""
     chosen = Settings(**{**settings.model_dump(exclude_unset=True), **_QUICK, **options})
     bus = await connect(chosen, name="webhooks", wait=WAIT_S, leader_reads=False)
     stop = asyncio.Event()

@@ -1,6 +1,6 @@
-"""A small model of the world around a workflow: agents fail, and the broker repeats, reorders and delays messages.
+"""Simulate the world around a workflow: agents fail, and the broker repeats, reorders and delays messages.
 
-`World.step` does one random step. `World.drain` only moves time until the workflow has ended.
+`World.step` does one random step. `World.drain` advances the time until the workflow has ended.
 `audit` then reads the log and asserts the invariants.
 """
 
@@ -61,7 +61,7 @@ _NEVER, _ALWAYS = Check(fields=("nowhere",)), Check(fields=("from",))
 _JUDGED = Check(judge="reviewer")
 
 _LONG_ENOUGH = 300
-"""Timers until the end: more than every attempt of the largest plan drawn here can use, one after the other."""
+"""Largest number of timers until the end. It is enough for every attempt of the largest plan in sequence."""
 
 
 def random_plan(chance: Random, prefix: str = "t", most: int = 7) -> dict[str, Any]:
@@ -117,7 +117,7 @@ def _stage(chance: Random, name: str) -> Stage:
 
 
 def _fixed(chance: Random) -> Fixed:
-    """A random plan of a team's author, some of whose tasks are checked or have a retry policy of their own."""
+    """Return a random fixed plan of a team. Some tasks have checks or their own retry policy."""
     drawn = Plan.model_validate(random_plan(chance, "f"))
     tasks = tuple(
         each.model_copy(update={"retry": chance.choice([None, RetryPolicy(attempts=chance.randint(1, 5))])})
@@ -144,7 +144,7 @@ def random_retry(chance: Random) -> RetryPolicy:
 
 
 def random_workflow(chance: Random) -> WorkflowDriver:
-    """A workflow of a random team, before its request."""
+    """Return a workflow of a random team, before its request."""
     return WorkflowDriver(
         strategy=random_strategy(chance), limits=random_limits(chance), retry=random_retry(chance), cards=AGENTS
     )
@@ -152,7 +152,7 @@ def random_workflow(chance: Random) -> WorkflowDriver:
 
 @dataclass
 class World:
-    """`story` is the workflow; `pending_results` are the results that are on their way."""
+    """A workflow (`story`), its agents and its broker. `pending_results` are not delivered yet."""
 
     chance: Random
     story: WorkflowDriver
@@ -161,7 +161,7 @@ class World:
     handed: set[str] = field(default_factory=set)
 
     def step(self) -> None:
-        """Let one thing happen."""
+        """Do one random step."""
         self._work()
         happening = self.chance.choices(
             [
@@ -173,7 +173,7 @@ class World:
         happening()
 
     def _health(self) -> None:
-        """Let some agents keep failing from now on, and the others recover."""
+        """Make some agents fail from now on, and the other agents recover."""
         now, chance = self.story.now, self.chance
         until = {
             name: now + timedelta(seconds=chance.choice([-1, 3, 15, 400]))
@@ -184,7 +184,7 @@ class World:
         self.story.circuits = {name: Circuit(since=now, until=moment) for name, moment in until.items()}
 
     def drain(self) -> None:
-        """Let time pass, and nothing else happen, until the workflow has ended."""
+        """Advance the time, without other events, until the workflow has ended."""
         for _ in range(_LONG_ENOUGH):
             if self.story.state.ended:
                 return
@@ -192,7 +192,7 @@ class World:
         raise AssertionError(f"after {_LONG_ENOUGH} timers the workflow is still {self.story.state.phase}")
 
     def _work(self) -> None:
-        """Let agents answer new handoffs; some never answer."""
+        """Answer new handoffs. Some agents never answer."""
         for message in messages(self.story.state):
             if isinstance(message.event, Handoff) and message.id not in self.handed:
                 self.handed.add(message.id)
@@ -234,7 +234,7 @@ class World:
                 return story.result(name, {"from": name}, replan_hint=hint, events=events)
 
     def _deliver(self) -> None:
-        """Deliver some results that are on their way, in any order."""
+        """Deliver some pending results, in any order."""
         self.chance.shuffle(self.pending_results)
         count = self.chance.randint(1, 4)
         arrived, self.pending_results = self.pending_results[:count], self.pending_results[count:]
@@ -242,19 +242,19 @@ class World:
         self.story.decide_and_apply(*arrived)
 
     def _repeat(self) -> None:
-        """Deliver again some earlier results."""
+        """Redeliver some earlier results."""
         if self.delivered:
             self.story.decide_and_apply(*self.chance.choices(self.delivered, k=self.chance.randint(1, 3)))
 
     def _stray(self) -> None:
-        """Deliver a result that no task waits for."""
+        """Deliver a result that no task expects."""
         name = self.chance.choice([*self.story.state.tasks, "nowhere"])
         wrong: dict[str, Any] = self.chance.choice([{"attempt": 9}, {"agent": "ghost"}, {"workflow_id": "wf_2"}])
         self.delivered.append(self.story.result(name, "stray", event_id=f"stray-{self.chance.random()}", **wrong))
         self.story.decide_and_apply(self.delivered[-1])
 
     def _timer(self) -> None:
-        """Fire a timer: due, too early, or fired before."""
+        """Fire a timer that is due, not due yet, or already fired."""
         state = self.story.state
         match self.chance.choice(["due", "early", "old"]):
             case "due" if not state.ended:
@@ -281,9 +281,11 @@ class World:
 
 
 def audit(story: WorkflowDriver, chance: Random) -> None:
-    """Assert the invariants of every ended workflow on the whole log."""
+    """Assert on the whole log the invariants of an ended workflow."""
     log, state = story.log, story.state
-    assert [entry for entry in log if isinstance(entry, WorkflowEnded)] == log[-1:], "one terminal entry, the last"
+    assert [entry for entry in log if isinstance(entry, WorkflowEnded)] == log[-1:], (
+        "the only terminal entry must be the last entry"
+    )
 
     reopened = Counter(entry.task_id for entry in log if isinstance(entry, TaskReopened))
     for each in state.tasks.values():
@@ -291,20 +293,22 @@ def audit(story: WorkflowDriver, chance: Random) -> None:
         assert each.attempt <= most, f"{each.id} had too many attempts"
 
     accepted = Counter(entry.task_id for entry in log if isinstance(entry, TaskSucceeded))
-    assert set(accepted.values()) <= {1}, "one accepted result a task"
+    assert set(accepted.values()) <= {1}, f"a task has more than one accepted result: {accepted}"
 
     before: State | None = None
     for entry in log:
         if isinstance(entry, TaskSucceeded | AttemptFailed | ReviewRequested) and entry.result and before:
             given, result = before.tasks[entry.task_id], entry.result
             judged = given.status is TaskStatus.IN_REVIEW and not isinstance(entry, ReviewRequested)
-            assert given.active or (judged and result == given.result), f"nobody waited for a result for {given.id}"
+            assert given.active or (judged and result == given.result), (
+                f"{given.id} is {given.status}, but the log accepts a result for it"
+            )
             assert (result.workflow_id, result.agent, result.attempt) == (WORKFLOW, given.agent, given.attempt)
         if isinstance(entry, TaskDispatched) and before is not None:
             starting = before.tasks[entry.task_id]
             for name in set(starting.depends_on) - starting.optional:
                 assert before.tasks[name].status is TaskStatus.SUCCEEDED, f"{entry.task_id} started before {name}"
-            if entry.attempt == 1:  # a replayed task starts again at once, regardless of the optional ones
+            if entry.attempt == 1:  # a replayed task starts at once and does not wait for optional tasks
                 for name in starting.depends_on:
                     assert before.tasks[name].settled, f"{entry.task_id} did not wait for {name}"
         before = evolve(before, entry)

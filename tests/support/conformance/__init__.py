@@ -1,4 +1,4 @@
-"""Official suites of protocols, run against a gateway: those of MCP and AG-UI, which are npm packages.
+"""Run the official conformance suites of MCP and AG-UI, which are npm packages, against a gateway.
 
-Run them with `make conformance`, or one of them with `make conformance-mcp` or `make conformance-agui`.
+`make conformance` runs both suites; `make conformance-mcp` and `make conformance-agui` run one.
 """

@@ -16,7 +16,7 @@ _SUITES = {"mcp": mcp.run, "agui": agui.run}
 
 
 async def _run(suites: list[str], environment: dict[str, str]) -> int:
-    """Return the number of suites with another result than the expected one."""
+    """Return the number of suites with unexpected results."""
     broker = EmbeddedBroker()
     await broker.start()
     try:
@@ -30,7 +30,7 @@ def main() -> int:
     """Install the packages and run the suites.
 
     Returns:
-        The exit code. Without a registry of npm, the code is 0, unless `POINTSMAN_NEEDS_NPM` is set as in CI.
+        The exit code. If the packages cannot be installed, the code is 0; in CI, `POINTSMAN_NEEDS_NPM` makes it 1.
     """
     try:
         environment = install()
@@ -38,7 +38,7 @@ def main() -> int:
         required = bool(os.environ.get("POINTSMAN_NEEDS_NPM"))
         sys.stdout.write(f"{'FAILED' if required else 'SKIPPED, nothing was tested'}: {error}\n")
         return int(required)
-    logs.configure(Settings(log_level="error"))  # attempts fail on purpose
+    logs.configure(Settings(log_level="error"))  # the suites make attempts fail on purpose
     return 1 if asyncio.run(_run(sys.argv[1:] or [*_SUITES], environment)) else 0
 
 

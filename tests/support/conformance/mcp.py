@@ -27,7 +27,7 @@ _VERSION = "2026-07-28"
 _TIMEOUT_S = 300.0
 
 SCENARIOS: Final = 50
-"""The number of scenarios. A suite that runs fewer has stopped early."""
+"""The number of scenarios. If the suite runs fewer, it has stopped early."""
 
 _NO_PROMPTS = "a gateway has no prompts and no completions"
 _FILES = "the answer of a team is text or fields; its files are links to resources"
@@ -77,7 +77,7 @@ EXPECTED: Final[Mapping[str, str]] = {
 _UNCOUNTED: Final = frozenset(
     ("sep-2575-http-server-no-independent-requests-on-stream", "sep-2575-server-no-log-without-loglevel")
 )
-"""Checks that pass on a quiet machine. The suite gives a whole workflow half a second, which a busy machine exceeds."""
+"""Checks that pass only on an idle machine, because the suite allows half a second for a whole workflow."""
 
 
 class Check(NamedTuple):
@@ -123,8 +123,8 @@ async def run(settings: Settings, environment: Mapping[str, str]) -> bool:
         True if there are differences.
     """
     with tempfile.TemporaryDirectory() as place, pytest.MonkeyPatch.context() as patched:
-        patched.setattr(calls, "_RESTART_S", 0.0)  # the suite calls many tools that no team is
-        patched.setattr(tasks, "_IMMEDIATE_S", 0.9)  # less than the second of failing_job, and enough for a greeting
+        patched.setattr(calls, "_RESTART_S", 0.0)  # no delay: the suite calls many tools that do not exist
+        patched.setattr(tasks, "_IMMEDIATE_S", 0.9)  # seconds; failing_job takes 1, a greeting less
         async with factory.team(SUITE_TEAMS, AGENTS, on=settings, settled=True), served_gateway(settings) as address:
             process = await asyncio.create_subprocess_exec(
                 "conformance", "server", "--url", f"{address}/mcp", "--requirements", _VERSION, "--output-dir", place,

@@ -1,4 +1,4 @@
-"""Install the npm packages of the lock beside this file, with the Node of a wheel."""
+"""Install the npm packages of the lock file in this folder, with the Node from a wheel."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ class InstallError(Exception):
 
 
 def install() -> dict[str, str]:
-    """Install the packages of the lock, unless they are installed already.
+    """Install the packages of the lock file if they are not installed.
 
-    The lock has digests and no address of a registry: the installing machine configures its own.
+    The lock file has digests but no address of a registry, because each machine configures its own registry.
 
     Returns:
-        The environment of programs that use the packages.
+        The environment for programs that use the packages.
 
     Raises:
         InstallError: npm failed.
