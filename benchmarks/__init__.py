@@ -1,1 +1,1 @@
-"""Measure the cost of a workflow beside a floor that only sends the same messages. Run by `python -m benchmarks`."""
+"""Compare the cost of a workflow with a floor that only sends the same messages. Run `python -m benchmarks`."""

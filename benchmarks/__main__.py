@@ -1,4 +1,4 @@
-"""Command `python -m benchmarks`: measure, print a table, write the numbers to bench-results/."""
+"""Run `python -m benchmarks` to measure, to print a table, and to write the numbers to bench-results/."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Measure the cost of telemetry with a collector that works and with four that do not.
+"""Measure the cost of telemetry with one working collector and with four faulty collectors.
 
-Five systems export by OTLP and one does not. Each runs one round directly after its start, before its processes have
-detected an unavailable collector. After the detection the systems take turns with W1, so that all of them run under the
-same load of the machine. Memory is the growth of the resident memory of a system's five processes since their start.
-Run by `python -m benchmarks.collectors`.
+Five systems export by OTLP, and one system does not export. Each system runs one round directly after its start, before
+its processes have detected an unavailable collector. After the detection, the systems run W1 in turns, so all systems
+run under the same load of the machine. Memory is the growth of the resident memory of a system's five processes since
+their start. Run `python -m benchmarks.collectors`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = ["main"]
 _BEHAVIOURS = ("works", "refuses", "is slow", "hangs", "answers 503")
 _AWAY = ("refuses", "hangs", "answers 503")
 _WARM_UP = 20  # workflows
-_DETECTION_TIMEOUT_S = 60.0  # a batch waits 5 s and is retried for 10 s
+_DETECTION_TIMEOUT_S = 60.0  # a batch waits up to 5 s and is retried for 10 s
 
 
 async def measure(behaviours: list[str], rounds: int, many: int, concurrency: int) -> None:
@@ -57,7 +57,7 @@ async def measure(behaviours: list[str], rounds: int, many: int, concurrency: in
             match behaviour:
                 case "none":
                     exporting = {}
-                case "refuses":  # bound and not listening: connections are refused
+                case "refuses":  # the socket does not listen, so connections are refused
                     refusing = stack.enter_context(socket.socket())
                     refusing.bind(("127.0.0.1", 0))
                     exporting = _exporting(refusing.getsockname()[1])

@@ -1,8 +1,8 @@
-"""Measure how long a supervisor waits for commits that a message could carry: `python -m benchmarks.commit_waits`.
+"""Measure the waits of a supervisor for commits that a handoff could contain: `python -m benchmarks.commit_waits`.
 
-A commit could be stored inside the one handoff that follows it. Then the handoff would not wait for the commit. The
-sum of these waits in a workflow is the most that this would save. The supervisor runs in this module, which measures
-each wait: from the moment at which the messages are ready until the commit is acknowledged.
+If exactly one handoff follows a commit, the commit could be stored inside the handoff. Then the handoff would not wait
+for the commit. This could save at most the sum of these waits in a workflow. The supervisor runs in this module, which
+measures each wait. A wait begins when the messages are ready, and ends when the commit is acknowledged.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _LINE = re.compile(r"^commit (\S+) (\S+) (\S+) (yes|no)$", re.MULTILINE)
 
 
 class MeasuredSystem(RealSystem):
-    """The system, whose supervisor reports its waits."""
+    """The system with a supervisor that reports the waits for commits."""
 
     async def start(self, part: str, *arguments: str) -> None:
-        """Start a process of the system; the supervisor runs in this module."""
+        """Start a process of the system. For the supervisor, the process runs this module."""
         if part == "supervisor":
             self._module = "benchmarks.commit_waits"
         await super().start(part, *arguments)
@@ -43,7 +43,7 @@ class MeasuredSystem(RealSystem):
 
 
 async def main() -> None:
-    """Print the duration of W1 and W3, and the waits that a message with its commit would save, in milliseconds."""
+    """Print the duration of W1 and W3, and the waits that could be saved, in milliseconds."""
     with tempfile.TemporaryDirectory() as folder:
         async with (
             EmbeddedBroker(Path(folder) / "broker") as broker,

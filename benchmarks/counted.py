@@ -1,4 +1,4 @@
-"""Run `pointsman ARGUMENTS` with a count of its objects once a minute: `python -m benchmarks.counted ARGUMENTS`."""
+"""Run `pointsman ARGUMENTS` and log the number of objects each minute: `python -m benchmarks.counted ARGUMENTS`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _INTERVAL_S = 60.0
 
 
 def count() -> None:
-    """Write `objects N blocks N` to standard error, forever: objects that the collector tracks, allocated blocks."""
+    """Write `objects N blocks N` to standard error, forever: the collector's objects and the allocated blocks."""
     never = threading.Event()
     while not never.wait(_INTERVAL_S):
         sys.stderr.write(f"objects {len(gc.get_objects())} blocks {sys.getallocatedblocks()}\n")

@@ -1,6 +1,6 @@
 """Measure the dashboard with 10,000 workflows in the log and with a plan of 500 tasks.
 
-Run by `python -m benchmarks.dashboard`. It starts a broker on the same machine and needs a chromium.
+Run `python -m benchmarks.dashboard`. The benchmark starts a broker on the same machine and needs chromium.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ USED = Usage(calls=1, input_tokens=900, output_tokens=120, cost=0.0005)
 
 
 def commits_of(name: str, team: str, begun: datetime, plan: tuple[PlannedTask, ...]) -> list[list[Entry]]:
-    """Return the commits of a workflow with this plan: started, planned, each task succeeded, ended."""
+    """Return the commits of a workflow with this plan: a start, the plan, the success of each task, and the end."""
 
     def task(each: str, agent: str, at: datetime) -> list[Entry]:
         result = Result(

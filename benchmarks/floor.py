@@ -1,12 +1,13 @@
-"""The floor: the lowest possible cost of a workflow's messages, sent by bare nats-py.
+"""Run the floor: the lowest possible cost of a workflow's messages, sent with nats-py alone.
 
 A supervisor and four agents, each a process with uvloop, publish the recorded messages of a real workflow as fast as
-they can, with the same subjects, headers and bodies. The broker stores and acknowledges them, and durable consumers
-pull and acknowledge them. The only state is a count of open dependencies: no log, no timer, no validation, no parsing.
+they can, with the same subjects, headers and bodies. The broker stores and acknowledges each message, and durable
+consumers pull and acknowledge each message. The only state is a count of open dependencies. There is no log, no timer,
+no validation and no parsing.
 
-With a log, the floor is the lowest possible cost of the protocol: each commit is stored by compare-and-set before its
-messages are sent, inputs that arrive in the meantime share one commit, bodies are parsed, commits are written as JSON,
-and a timer is armed. Inputs are still not interpreted or validated.
+With a log, the floor is the lowest possible cost of the protocol. Each commit is stored by compare-and-set before its
+messages are sent. Inputs that arrive in the meantime share one commit. Bodies are parsed, commits are written as JSON,
+and a timer is armed. Inputs are still not interpreted and not validated.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from pointsman_schemas.subjects import Subjects
 __all__ = ["Floor", "record", "round_trips"]
 
 _EXPECTED = "Nats-Expected-Last-Subject-Sequence"
-_PULL_BATCH = 1000  # messages of a pull request; it is renewed at half, so that no pull is ever empty
+_PULL_BATCH = 1000  # messages of a pull request; the next request is sent at half of them, so a request is always open
 _PULL_EXPIRES_S = 3600  # longer than any run
 _WORKFLOW_TIMEOUT_S = 60.0  # the run fails if a workflow takes longer
 
@@ -51,10 +52,10 @@ class Recording:
     """The messages of one workflow of each shape.
 
     Attributes:
-        sent: By shape: headers and bodies by `request`, `handoff.TASK`, `result.TASK`, `outcome`, `timer` and
-            `commit.NUMBER`.
-        agents: By shape and task: the agent of the task.
-        needs: By shape and task: the dependencies of the task.
+        sent: For each shape: headers and bodies, by the names `request`, `handoff.TASK`, `result.TASK`, `outcome`,
+            `timer` and `commit.NUMBER`.
+        agents: The agent of each task, by shape and task.
+        needs: The dependencies of each task, by shape and task.
     """
 
     sent: dict[str, dict[str, Sent]]
@@ -83,7 +84,7 @@ class Recording:
 
 
 async def record(bus: Bus, subjects: Subjects, workflows: dict[str, str]) -> bytes:
-    """Return the messages of the ended `workflows` (id by shape) as a file for `Recording.load`."""
+    """Return the messages of the ended `workflows`, one id for each shape, as a file for `Recording.load`."""
     namespace = subjects.namespace
     written: dict[str, dict[str, tuple[dict[str, str], str]]] = {}
     requests = {stored.headers["ce-id"]: stored async for stored in bus.read("requests", f"{namespace}.request.*.*")}
@@ -104,8 +105,8 @@ async def record(bus: Bus, subjects: Subjects, workflows: dict[str, str]) -> byt
 
 
 def _headers(stored: StoredMessage) -> dict[str, str]:
-    # Without the message id, or the broker would drop the second workflow's messages as duplicates. Without schedules,
-    # so that nothing fires later.
+    # The message id is omitted, because the broker would drop the second workflow's messages as duplicates. Schedules
+    # are omitted, because they would fire later.
     return {
         name: value
         for name, value in stored.headers.items()
@@ -114,12 +115,12 @@ def _headers(stored: StoredMessage) -> dict[str, str]:
 
 
 class Floor:
-    """The floor's processes and, in this process, its caller.
+    """The processes of the floor. The caller runs in this process.
 
     Args:
         url: The URL of the broker.
-        children: Starts the processes.
-        recording: The file of `record`.
+        children: The starter of the processes.
+        recording: The file from `record`.
         name: The prefix of subjects, streams and processes.
         logged: True if the supervisor keeps a log.
     """
@@ -161,7 +162,7 @@ class Floor:
             yield self
 
     async def stored(self) -> tuple[int, int]:
-        """Return the number of messages in its streams, and their bytes."""
+        """Return the number and the bytes of the messages in the streams of the floor."""
         states = [(await self._stream.stream_info(name)).state for name in (self._name, f"{self._name}-log")]
         return sum(state.messages for state in states), sum(state.bytes for state in states)
 
@@ -181,7 +182,7 @@ class Floor:
 
 
 async def round_trips(url: str, count: int) -> tuple[list[float], list[float]]:
-    """Measure seconds from a publish of 200 bytes to its acknowledgement and to its delivery, one at a time."""
+    """Publish messages of 200 bytes one at a time. Return the seconds to each acknowledgement and to each delivery."""
     acknowledged: list[float] = []
     delivered: list[float] = []
     async with _connected(url) as (_, stream), _connected(url) as (other, _):
@@ -206,7 +207,7 @@ async def round_trips(url: str, count: int) -> tuple[list[float], list[float]]:
 
 
 class _Sender:
-    """Publishes the recorded messages of a workflow, under subjects that begin with `name`."""
+    """Sender of the recorded messages of a workflow, on subjects that begin with `name`."""
 
     def __init__(self, stream: JetStreamContext, recording: Recording, name: str) -> None:
         self._stream = stream
@@ -228,7 +229,7 @@ class _Sender:
         await self._stream.publish(".".join((self._name, kind, shape, *rest)), body, headers=headers)
 
     async def commit(self, shape: str, workflow: str, number: int, after: int) -> int:
-        """Store a commit behind the sequence `after` of its log, and return its sequence."""
+        """Store a commit after the sequence `after` of the log, and return the commit's sequence."""
         known = self._commits[shape]
         headers, body = known[min(number, len(known) - 1)]
         subject, expected = f"{self._name}.log.{shape}.{workflow}", {**headers, _EXPECTED: str(after)}
@@ -238,9 +239,9 @@ class _Sender:
 @dataclass(slots=True)
 class _Workflow:
     left: dict[str, int]
-    """Open dependencies of each task that has any."""
+    """Number of open dependencies of each task with dependencies."""
     came: list[tuple[str, Msg]] = field(default_factory=list)
-    """Inputs of the next commit: a succeeded task and its message."""
+    """Inputs of the next commit, each a succeeded task with its message."""
     busy: bool = False
     commits: int = 0
     sequence: int = 0
@@ -252,7 +253,7 @@ async def _supervise(url: str, recording: Recording, name: str, *, logged: bool)
         sender = _Sender(stream, recording, name)
 
         async def heard(message: Msg) -> None:
-            """Process a request, whose subject has no task, or a result."""
+            """Process a request or a result. The subject of a request has no task."""
             _, _, shape, id, *done = message.subject.split(".")
             if not done:
                 needs = recording.needs[shape].items()
@@ -287,7 +288,7 @@ async def _supervise(url: str, recording: Recording, name: str, *, logged: bool)
                 await message.ack()
 
         def settled(workflow: _Workflow, shape: str, done: str) -> Iterable[str]:
-            """Yield the tasks whose dependencies have succeeded."""
+            """Yield the tasks that can start because `done` has succeeded."""
             if not done:
                 yield "plan-1"
             for task, needs in recording.needs[shape].items():
@@ -321,7 +322,7 @@ async def _consume(stream: JetStreamContext, name: str, consumer: str, subjects:
 
 
 async def _pull(client: Client, stream: str, consumer: str, heard: Callable[[Msg], Awaitable[None]]) -> None:
-    """Call `heard` for every message of a consumer, many at a time."""
+    """Call `heard` for every message of a consumer, for many messages in parallel."""
     inbox, subject = client.new_inbox(), f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}"
     asked = 0
     running: set[asyncio.Future[None]] = set()
@@ -345,7 +346,7 @@ async def _pull(client: Client, stream: str, consumer: str, heard: Callable[[Msg
         running.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             traceback.print_exception(error)
-            os._exit(1)  # the run detects that the process has ended
+            os._exit(1)  # the caller detects that this process has ended
 
     await client.subscribe(inbox, cb=arrived)
     await refill()

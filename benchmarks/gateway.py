@@ -1,7 +1,7 @@
-"""Measure a W1 over HTTP against the same W1 over NATS: `python -m benchmarks.gateway`.
+"""Compare a W1 over HTTP with the same W1 over NATS: `python -m benchmarks.gateway`.
 
-Broker, supervisor, agents and gateway are processes. The two clients take turns in this process, one workflow at a
-time, so that both meet the same machine.
+Broker, supervisor, agents and gateway are processes. The two clients run in this process, in turns and one workflow at
+a time, so both clients run under the same load of the machine.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _START_TIMEOUT_S = 30.0
 
 
 class RestClient:
-    """A client with one kept connection, which waits for the end of each workflow."""
+    """A client that reuses one connection and waits for the end of each workflow."""
 
     def __init__(self, address: str) -> None:
         self._connection = http.client.HTTPConnection(address.removeprefix("http://"), timeout=60)
 
     def submit(self, shape: str) -> None:
-        """Run a workflow of that shape to its end."""
+        """Run a workflow of this shape to its end."""
         body = json.dumps({"team": "bench", "input": shape})
         headers = {"content-type": "application/json", "prefer": "wait=60"}
         self._connection.request("POST", "/v1/workflows", body, headers)
@@ -44,7 +44,7 @@ class RestClient:
 
 
 async def main() -> None:
-    """Print the medians and the 99th percentiles of both ways, and the median of the differences, in milliseconds."""
+    """Print percentiles for HTTP and for NATS, and the median of the differences, in milliseconds."""
     with tempfile.TemporaryDirectory() as folder:
         async with (
             EmbeddedBroker(Path(folder) / "broker") as broker,
@@ -78,7 +78,7 @@ async def main() -> None:
 
 
 def _address(log: Path) -> str:
-    """Return the address that the gateway prints when it listens."""
+    """Return the address that the gateway prints at its start."""
     until = perf_counter() + _START_TIMEOUT_S
     while perf_counter() < until:
         if found := re.search(r"Gateway on (http://\S+)", log.read_text()):

@@ -1,7 +1,7 @@
-"""Measure how the cost grows with the tasks of one workflow and with the supervisors of one team.
+"""Measure the growth of the cost with the tasks of one workflow and with the supervisors of one team.
 
-Run by `python -m benchmarks.growth`. Plans of 50 to 1,000 parallel tasks and a join give the time per task. The same
-number of concurrent W1 with one and with two supervisors on one machine gives the effect of the second supervisor.
+Run `python -m benchmarks.growth`. Plans of 50 to 1,000 parallel tasks and a join show the time per task. The same
+number of concurrent W1, with one and with two supervisors on one machine, shows the effect of the second supervisor.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ __all__ = ["main"]
 
 ROUNDS = 3
 MANY = 200  # W1 in each round
-TOGETHER = 64  # of them at any time
+TOGETHER = 64  # concurrent W1
 _WARM_UP = 8
 _POLL_INTERVAL_S = 0.05
-_AGAIN = "outbox_republished"  # log event: an outbox was sent that another supervisor may have sent already
-_LOST = "commit_rejected"  # log event: another supervisor has written to the log first
+_AGAIN = "outbox_republished"  # log event: an outbox was sent again, because another supervisor may not have sent it
+_LOST = "commit_rejected"  # log event: another supervisor wrote its commit first
 
 
 async def main() -> None:
@@ -40,7 +40,7 @@ async def main() -> None:
         one = await stack.enter_async_context(RealSystem("one", broker.url, children, {}).running())
         two = await stack.enter_async_context(RealSystem("two", broker.url, children, {}).running())
         await two.start("second", "supervisor", "benchmarks.team:TEAM")
-        while len(await two.client.operations.teams()) < 2:  # noqa: ASYNC110  # until then the first supervisor works alone
+        while len(await two.client.operations.teams()) < 2:  # noqa: ASYNC110  # before, the first works alone
             await asyncio.sleep(_POLL_INTERVAL_S)
         for system in (one, two):
             await together(system.submit, _WARM_UP * TOGETHER // 8, TOGETHER)
@@ -83,7 +83,7 @@ async def _supervisors(children: Children, *systems: RealSystem) -> None:
 
 
 def _logged(children: Children, system: RealSystem, event: str) -> int:
-    """Return how many times the system's supervisors have logged `event`."""
+    """Return the number of times that the system's supervisors have logged `event`."""
     names: Sequence[str] = [name for name in children.pids if name in (f"{system.name}-supervisor", "two-second")]
     return sum(children.log(name).count(event) for name in names if name.startswith(system.name))
 

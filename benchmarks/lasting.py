@@ -1,14 +1,14 @@
-"""Measure whether the cost of a W1, the list of workflows and the memory of a supervisor stay constant over time.
+"""Measure the change, over time, of the cost of a W1, of the list of workflows and of the memory of a supervisor.
 
-`python -m benchmarks.lasting` measures an empty broker, and a broker with 20,000 and with 100,000 finished workflows.
-Then it runs 10,000 W1 and measures after every thousand. `--finished 200 --run 100` is a short run.
+`python -m benchmarks.lasting` measures a broker without finished workflows, with 20,000 and with 100,000. Then the
+benchmark runs 10,000 W1 and measures after every thousand. `--finished 200 --run 100` is a short run.
 
-`--minutes 60` is another measurement: five W1 a second for 60 minutes, and the memory of each process every minute.
+`--minutes 60` is a different measurement. It runs five W1 a second for 60 minutes, and prints the memory every minute.
 
-The finished workflows are copies of the messages of one W1 under other ids, published directly by the broker's
-protocol, because running them would take 20 minutes. Their handoffs and inbox messages name a team and agents that do
-not exist; otherwise the benchmark's team would process them. Requests are not copied: the list of workflows checks each
-request for a log.
+The finished workflows are copies of the messages of one W1 with different ids. The copies are published directly by the
+broker's protocol, because running the workflows would take 20 minutes. Copied handoffs and inbox messages name a team
+and agents that do not exist, because the benchmark's team must not process them. Requests are not copied, because the
+list of workflows searches a log for each request.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from pointsman.ports.bus import StreamKind
 
 __all__ = ["main"]
 
-SINGLE, MANY, TOGETHER = 40, 200, 64  # W1 one at a time, at a concurrency, and that concurrency
+SINGLE, MANY, TOGETHER = 40, 200, 64  # W1 one at a time; concurrent W1; their concurrency
 MEASURE_EVERY = 1_000  # W1 between two measurements of the memory
 RATE = 5  # W1 a second with `--minutes`
 _WARM_UP = 100
 _MAX_UNCONFIRMED = 20_000  # messages written to the connection before the broker's count is checked
 
-StoredWorkflowMessage = tuple[str, bytes, bytes]  # subject, header block, body, each of one workflow
+StoredWorkflowMessage = tuple[str, bytes, bytes]  # subject, header block, body
 
 
 async def main() -> None:
@@ -71,7 +71,7 @@ async def main() -> None:
 
 
 async def _slowly(system: RealSystem, processes: dict[str, int], children: Children, minutes: int) -> None:
-    """Start `RATE` W1 a second, also if earlier ones have not ended, and print the memory every minute."""
+    """Start `RATE` W1 a second, even if earlier W1 have not ended. Print the memory every minute."""
     async with asyncio.TaskGroup() as running:
         began = perf_counter()
         for number in range(60 * RATE * minutes + 1):
@@ -109,7 +109,7 @@ async def _row(system: RealSystem, processes: dict[str, int], finished: int) -> 
 
 
 async def _run(system: RealSystem, processes: dict[str, int], count: int) -> None:
-    """Run `count` W1. Print the memory after each `MEASURE_EVERY`, and its growth from the first to the last."""
+    """Run `count` W1. Print the memory after each `MEASURE_EVERY`, and at the end the growth of the memory."""
     looks: list[dict[str, float]] = []
     for _ in range(max(2, count // MEASURE_EVERY)):
         seconds = await _timed(lambda: together(system.submit, min(count, MEASURE_EVERY), TOGETHER))
@@ -123,7 +123,7 @@ async def _run(system: RealSystem, processes: dict[str, int], count: int) -> Non
 
 
 async def _workflow_messages(system: RealSystem, workflow: str) -> Sequence[StoredWorkflowMessage]:
-    """Return the messages of a workflow, without its schedules: their copies would fire."""
+    """Return the messages of a workflow. Schedules are omitted, because their copies would fire."""
     found = list[StoredWorkflowMessage]()
     streams: Sequence[StreamKind] = ("results", "work", "log")
     for stream in streams:
@@ -135,7 +135,7 @@ async def _workflow_messages(system: RealSystem, workflow: str) -> Sequence[Stor
 
 
 def _elsewhere(subject: str) -> str:
-    """Return the subject with a team or an agent that has no consumer, if a consumer would deliver it."""
+    """Return the subject. If a consumer would deliver the message, name a team or an agent without a consumer."""
     namespace, kind, name, *rest = subject.split(".")
     return ".".join([namespace, kind, "past" if kind in ("result", "timer", "handoff") else name, *rest])
 
@@ -158,7 +158,7 @@ async def _fill(system: RealSystem, workflow: str, kept: Sequence[StoredWorkflow
 
 
 async def _until(system: RealSystem, messages: int) -> None:
-    """Return when the streams hold `messages`. The broker answers each query after the messages sent before it."""
+    """Wait until the streams hold `messages`. The broker processes a query after all messages sent before the query."""
     while (await system.stored())[0] < messages:  # streams have no event to wait for
         pass
 

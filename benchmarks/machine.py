@@ -1,4 +1,4 @@
-"""CPU time and memory of processes, read from /proc if the system has one; and child processes."""
+"""Read CPU time and memory of processes from /proc, if the system has a /proc. Start and end child processes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LOG_TAIL = 600  # characters of a child's log in an error message
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Memory in MiB. `proportional` divides shared pages among the processes that map them; None if unavailable."""
+    """Memory in MiB. `proportional` divides each shared page by the number of its processes; None if unavailable."""
 
     resident: float
     proportional: float | None
@@ -59,8 +59,8 @@ def memory(pid: int) -> Memory | None:
 class Children:
     """Python processes of this repository, each with a log in `directory`.
 
-    Leaving the context ends them by their process ids. The standard input of each is a pipe of this process, and each
-    ends when that pipe closes.
+    At the end of the context, the processes are ended by their ids. The standard input of each child is a pipe from
+    this process, and a child ends when its pipe closes.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -109,7 +109,7 @@ class Children:
         return (self._directory / f"{name}.log").read_text(errors="replace")
 
     def check(self, names: Sequence[str] | None = None) -> None:
-        """Raise `RuntimeError` with the end of its log if a child has ended."""
+        """Raise `RuntimeError` with the end of the child's log, if a child has ended."""
         for name in names or list(self._processes):
             code = self._processes[name].returncode
             if code is not None:

@@ -1,7 +1,7 @@
-"""Measure an agent that a factory makes for its task beside the same agent written by hand.
+"""Compare an agent that a factory makes for each task with the same agent written by hand.
 
-`python -m benchmarks.made_agents` lets both, in turns, use one tool five times and answer with an object, on a real
-broker, with the journal, and with a model that answers at once.
+`python -m benchmarks.made_agents` runs both agents in turns on a real broker, with the journal. Each agent uses one
+tool five times and answers with an object. The model answers at once.
 """
 
 from __future__ import annotations

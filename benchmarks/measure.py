@@ -1,4 +1,4 @@
-"""One run: all systems are started once and take turns, so that they run under the same load of the machine."""
+"""Make one run. All systems are started once and measured in turns, so all run under the same load of the machine."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from pointsman.bus.embedded_server import EmbeddedBroker
 
 __all__ = ["collector", "measure", "together"]
 
-_ALWAYS = "always"  # the `sync_interval` that syncs every message
-_WARM_UP = 8  # workflows: enough to import, connect and fill every cache
-_START_TIMEOUT_S = 10.0  # of a small helper process
+_ALWAYS = "always"  # value of `sync_interval` for a sync of every message
+_WARM_UP = 8  # workflows; enough to import all modules, connect and fill every cache
+_START_TIMEOUT_S = 10.0  # of the process that receives telemetry
 
 
 @dataclass(frozen=True, slots=True)
 class _System:
-    """A system under measurement. `submit` runs one workflow of a shape; `processes` are process ids by part."""
+    """A system under measurement. `submit` runs one workflow of a shape. `processes` has the process ids, by part."""
 
     name: str
     submit: Callable[[str], Awaitable[object]]
@@ -38,7 +38,7 @@ class _System:
 
 
 async def measure(amount: Amount, report: Callable[[str], None]) -> Measured:
-    """Run the benchmark and report its progress. Every process that it started has ended when it returns."""
+    """Run the benchmark and report its progress. All started processes end before the return."""
     machine = {"cpus": os.cpu_count(), "system": platform.platform(), "python": platform.python_version()}
     measured = Measured(machine, amount)
     async with AsyncExitStack() as stack:
@@ -97,7 +97,7 @@ async def measure(amount: Amount, report: Callable[[str], None]) -> Measured:
             acknowledged, delivered = await round_trips(broker.url, amount.raw)
             measured.acknowledged.append(statistics.median(acknowledged))
             measured.delivered.append(statistics.median(delivered))
-            first = number % len(systems)  # each system is the first in turn
+            first = number % len(systems)  # in each round, a different system is first
             for system in systems[first:] + systems[:first]:
                 report(f"round {number + 1} of {amount.rounds}: {system.name}")
                 measured.rows.append(await _row(system, amount))
@@ -145,7 +145,7 @@ async def _timed(work: Awaitable[object]) -> float:
 
 
 async def together(submit: Callable[[str], Awaitable[object]], count: int, concurrency: int) -> None:
-    """Run `count` W1, `concurrency` of them at any time."""
+    """Run `count` W1, with `concurrency` of them in parallel."""
     numbers = iter(range(count))
 
     async def lane() -> None:
@@ -158,7 +158,7 @@ async def together(submit: Callable[[str], Awaitable[object]], count: int, concu
 
 
 async def _count(real: RealSystem) -> dict[str, float]:
-    """Return how many messages of each kind one W1 stores, averaged over a few that run one at a time."""
+    """Return the number of messages of each kind that one W1 stores, as the average of a few sequential W1."""
     before = await real.kinds()
     for _ in range(_WARM_UP):
         await real.submit("W1")
@@ -167,7 +167,7 @@ async def _count(real: RealSystem) -> dict[str, float]:
 
 
 async def collector(children: Children, name: str, *behaviour: str) -> int:
-    """Start a receiver of telemetry as the child `name`, and return its port. See `benchmarks.sink` for behaviours."""
+    """Start a receiver of telemetry as the child `name` and return the port. See `benchmarks.sink` for behaviours."""
     await children.start(name, "benchmarks.sink", *behaviour)
     deadline = monotonic() + _START_TIMEOUT_S
     while monotonic() < deadline:

@@ -1,6 +1,6 @@
-"""Measure the shared limits of a model provider: admissions by one worker and by four, on a real broker.
+"""Measure the admission of calls under the shared limits of a model provider, by one worker and by four workers.
 
-`python -m benchmarks.model_limits` admits calls that end at once, under limits that never delay them.
+`python -m benchmarks.model_limits` uses a real broker. The calls end at once, and the limits never delay a call.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pointsman_schemas.subjects import Subjects
 __all__ = ["main"]
 
 LIMITS = {"scripted": ModelLimits(requests=6_000_000, tokens=6_000_000_000, concurrency=1000)}
-CALLS = 400  # over all workers: a second or two
+CALLS = 400  # calls of all workers together, which take a second or two
 
 
 async def main() -> None:

@@ -1,4 +1,4 @@
-"""The real system under measurement: one supervisor and four agents, each a `pointsman` process, and a client here."""
+"""Run the real system under measurement: one supervisor and four agents as `pointsman` processes, and a client here."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pointsman_schemas.strict_json import parse
 
 __all__ = ["RealSystem"]
 
-_START_TIMEOUT_S = 60.0  # until all cards and consumers must exist
+_START_TIMEOUT_S = 60.0  # seconds in which all cards and consumers must exist
 _POLL_INTERVAL_S = 0.05
 _WORKFLOW_TIMEOUT_S = 120.0  # the run fails if a workflow takes longer
 
@@ -30,7 +30,7 @@ class RealSystem:
     Args:
         name: The namespace, and the prefix of its processes.
         url: The URL of the broker.
-        children: Starts the processes.
+        children: The starter of the processes.
         environment: Additional environment variables of the processes.
         apart: True if handoffs are in a stream that is not synced.
         together: True if the agents share one process, called `agents`.
@@ -82,7 +82,7 @@ class RealSystem:
             yield self
 
     async def submit(self, shape: str) -> str:
-        """Run a workflow of that shape to its end, and return its id."""
+        """Run a workflow of this shape to its end, and return the workflow's id."""
         workflow = await self.client.submit(TEAM.name, shape)
         await self.ended(workflow.id)
         return workflow.id
@@ -101,12 +101,12 @@ class RealSystem:
             raise RuntimeError(f"the workflow {workflow} is {outcome.status}: {outcome.reason}")
 
     async def stored(self) -> tuple[int, int]:
-        """Return the number of messages in its streams, and their bytes."""
+        """Return the number and the bytes of the messages in the streams of the system."""
         states = [(await self.bus.api(f"STREAM.INFO.{name}"))["state"] for name in self._streams()]
         return sum(state["messages"] for state in states), sum(state["bytes"] for state in states)
 
     async def kinds(self) -> Counter[str]:
-        """Count the messages in its streams by kind: request, handoff, result, timer, schedule, log, outcome."""
+        """Count the messages in the streams by kind: request, handoff, result, timer, schedule, log, outcome."""
         found: Counter[str] = Counter()
         for name in self._streams():
             info = await self.bus.api(f"STREAM.INFO.{name}", {"subjects_filter": f"{self.name}.>"})
@@ -140,7 +140,7 @@ class RealSystem:
         )
 
     async def _listen(self) -> None:
-        """Read all outcomes with one reader: a reader for each workflow would cost a consumer each."""
+        """Read all outcomes with one reader, because each reader needs its own consumer."""
         async for stored in self.bus.follow("log", [self.client.subjects.team_outcomes(TEAM.name)]):
             future = self._waiting.setdefault(stored.subject.split(".")[-1], asyncio.get_running_loop().create_future())
             with suppress(asyncio.InvalidStateError):

@@ -1,9 +1,9 @@
-"""Measure the time to recover after broker, supervisor and agents were killed together.
+"""Measure the time of a recovery after broker, supervisor and agents were killed at the same time.
 
-Run by `python -m benchmarks.recovery`. A chain of 50 tasks is killed soon after its start, and the system is started
-again on the stored data of the broker: with one interpreter for each agent and with one for all agents, because imports
-take most of the time; and with several values of `ack_wait`, the time after which a running broker redelivers the
-messages of a dead process.
+Run `python -m benchmarks.recovery`. All processes are killed soon after the start of a chain of 50 tasks. Then the
+system is started again with the stored data of the broker. The measurement is repeated with one interpreter for each
+agent and with one interpreter for all agents, because imports take most of the time. It is also repeated with several
+values of `ack_wait`. After that time, a running broker redelivers the messages of a dead process.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ async def _begin_and_kill(home: Path, environment: dict[str, str]) -> str:
     broker, workflow, killed = EmbeddedBroker(home / "broker"), "", False
     await broker.start()
     async with Children(home) as children:
-        with suppress(Exception):  # leaving the context needs the broker, which was killed
+        with suppress(Exception):  # the end of the context needs the broker, which was killed
             async with RealSystem("bench", broker.url, children, environment).running() as system:
                 workflow = (await system.client.submit(TEAM.name, "W3")).id
                 while (await _sent(system, workflow))["result"] < _KILL_AFTER:  # noqa: ASYNC110

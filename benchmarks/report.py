@@ -1,4 +1,4 @@
-"""The result of a run: a table for people, and the few limits that `--smoke` checks."""
+"""Render the result of a run as a table for people, and check the few limits of `--smoke`."""
 
 from __future__ import annotations
 
@@ -19,16 +19,17 @@ COUNTS: dict[str, tuple[float, float]] = {
 }
 """Messages that one W1 stores, minimum and maximum, by kind.
 
-A plan, three tasks, a join and a synthesis have a handoff and a result each. Results that arrive together are one
-commit.
+The plan, the three tasks, the join and the synthesis each have a handoff and a result. Results that arrive at the same
+time are in one commit.
 """
 
 _MAX_TIME_RATIO, _MAX_LATENCY_RATIO = 25.0, 15.0
-"""Multiples of the floor's time per workflow and latency that are a regression on any machine; 7 and 4 are usual."""
+"""Largest ratios to the floor's time per workflow and to the floor's latency. A larger ratio is a regression on any
+machine; 7 and 4 are usual."""
 
 
 def failures(measured: Measured) -> Iterator[str]:
-    """Yield gross regressions, by counts and ratios only: times depend on the machine."""
+    """Yield gross regressions. Only counts and ratios are compared, because times depend on the machine."""
     for kind in sorted(COUNTS.keys() | measured.kinds.keys()):
         least, most = COUNTS.get(kind, (0, 0))
         if not least <= (count := measured.kinds.get(kind, 0)) <= most:
@@ -42,7 +43,7 @@ def failures(measured: Measured) -> Iterator[str]:
 
 
 def table(measured: Measured) -> str:
-    """Render the run as text. Numbers are medians over the rounds, ratios are medians of the ratios of each round."""
+    """Render the run as text. A number is the median of the rounds, and a ratio is the median of the rounds' ratios."""
     return "\n".join([*_head(measured), "", *_times(measured), "", *_processes(measured), "", *_stored(measured)])
 
 

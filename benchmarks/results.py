@@ -1,4 +1,4 @@
-"""The measured values of a run."""
+"""Define the measured values of a run."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ REAL, APART, TRACED, LOGGED_FLOOR, SYNCED_FLOOR, FLOOR = SYSTEMS = (
 )  # fmt: skip
 """The systems.
 
-`TRACED` exports spans only; `benchmarks.collectors` also exports metrics. `LOGGED_FLOOR` is the floor with the commits
-of the protocol. `APART` and `SYNCED_FLOOR` run on a broker that syncs every message: Pointsman with
-`POINTSMAN_UNSYNCED_HANDOFFS`, and the floor. The broker of `FLOOR` does not sync every message.
+`TRACED` exports only spans; `benchmarks.collectors` also exports metrics. `LOGGED_FLOOR` is the floor with the commits
+of the protocol. `APART` is Pointsman with `POINTSMAN_UNSYNCED_HANDOFFS`, and `SYNCED_FLOOR` is the floor; both run on a
+broker that syncs every message. The broker of `FLOOR` does not sync every message.
 """
 
 
@@ -28,14 +28,14 @@ class Amount:
 
     Attributes:
         rounds: Number of rounds.
-        single: W1 in each round that run one at a time.
-        many: W1 in each round that run `concurrency` at a time.
+        single: Number of W1 in each round that run one at a time.
+        many: Number of W1 in each round that run concurrently.
         concurrency: Number of W1 that run at the same time.
-        raw: Round trips to the broker in each round.
-        shapes: Other shapes, of which one workflow runs in each round.
+        raw: Number of round trips to the broker in each round.
+        shapes: Other shapes. One workflow of each shape runs in each round.
         tracing: True if a system with tracing runs as well.
         logged: True if the floor with a log runs as well.
-        sync: The broker's `sync_interval`; with `always`, acknowledged messages are on the disk.
+        sync: The broker's `sync_interval`. With `always`, acknowledged messages are on the disk.
     """
 
     rounds: int
@@ -51,15 +51,15 @@ class Amount:
 
 @dataclass(slots=True)
 class Row:
-    """One system in one round. Times are in seconds.
+    """The measured values of one system in one round. Times are in seconds.
 
     Attributes:
         system: The name of the system.
         p50: Median latency of a W1 that runs alone.
-        p99: 99th percentile of that latency.
-        per_second: W1 per second with `Amount.concurrency` of them at a time.
+        p99: 99th percentile of the latency of a W1 that runs alone.
+        per_second: W1 per second at the concurrency `Amount.concurrency`.
         cpu: CPU seconds per workflow, by process.
-        others_cpu: CPUs that the rest of the machine used in that time.
+        others_cpu: Number of CPUs that the rest of the machine used at the same time.
         messages: Stored messages per workflow.
         bytes: Stored bytes per workflow.
         shapes: Seconds of one workflow of each shape.
@@ -78,7 +78,7 @@ class Row:
 
 @dataclass(slots=True)
 class Measured:
-    """A whole run.
+    """The measured values of a whole run.
 
     Attributes:
         machine: Description of the machine.
@@ -87,7 +87,7 @@ class Measured:
         load: Load averages at the start of each round.
         acknowledged: Seconds from a publish to its acknowledgement, the median of each round.
         delivered: Seconds from a publish to its delivery, the median of each round.
-        rows: One for each system and round.
+        rows: The rows, one for each system and round.
         memory: Memory after the last round, by system and process.
         exported: Bytes of telemetry that arrived.
     """
@@ -107,7 +107,7 @@ class Measured:
         return statistics.median(value(row) for row in self.rows if row.system == system)
 
     def ratio(self, system: str, value: Callable[[Row], float]) -> float:
-        """Return the median of the ratios of `value` to the floor's in the same round."""
+        """Return the median of the ratios of `value` to the floor's value in the same round."""
         ours = [value(row) for row in self.rows if row.system == system]
         floor = [value(row) for row in self.rows if row.system == FLOOR]
         return statistics.median(one / other for one, other in zip(ours, floor, strict=True))

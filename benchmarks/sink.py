@@ -1,4 +1,4 @@
-"""A receiver of OTLP over HTTP that discards all data. `GET /` returns the number of bytes.
+"""Run a receiver of OTLP over HTTP that discards all data. `GET /` returns the number of received bytes.
 
 `python -m benchmarks.sink [works|is slow|hangs|answers 503]`: `is slow` answers after a second, `hangs` never answers,
 and `answers 503` rejects everything.

@@ -1,6 +1,7 @@
-"""Measure start and idle cost: `pointsman --help`, a worker until its agent is announced, idle processes.
+"""Measure the time of `pointsman --help`, the time until a worker announces its agent, and the CPU use at idle.
 
-Run by `python -m benchmarks.starting`. An agent is announced when its consumer is open, so it receives handoffs.
+Run `python -m benchmarks.starting`. An agent is announced when its consumer is open, so from then on it receives
+handoffs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The team under measurement. Its agents do nothing, so the benchmarks measure the runtime."""
+"""Define the team under measurement. Its agents do nothing, so the benchmarks measure only the runtime."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["AGENTS", "PLANS", "TEAM", "WIDTHS", "a", "b", "planner", "synthesize
 AGENTS = ("planner", "a", "b", "synthesizer")
 
 _OUTPUT = "x" * 200  # bytes of every result
-_SLOTS = 256  # concurrent handoffs of an agent: more than are ever in flight, so that no handoff waits for a slot
+_SLOTS = 256  # slots of an agent: more than the handoffs in flight, so no handoff waits for a slot
 
 
 def _task(name: str, agent: str, *needs: str) -> PlannedTask:
@@ -42,7 +42,7 @@ PLANS = {
 """W1: 3 parallel tasks and a join. W2: 200 parallel tasks and a join. W3: a chain of 50."""
 
 WIDTHS = (50, 200, 500, 999)
-"""Parallel tasks of the plans `W2-50` and so on of `benchmarks.growth`; a plan may have 1,000 tasks."""
+"""Numbers of parallel tasks in the plans `W2-50` and so on, for `benchmarks.growth`. A plan may have 1,000 tasks."""
 
 
 @agent(name="planner", description="Returns the plan with the requested name", role=Role.PLAN, concurrency=_SLOTS)

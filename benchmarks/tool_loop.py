@@ -1,6 +1,7 @@
-"""Measure the journal of a tool loop: the same loop with and without the journal, in turns, on a real broker.
+"""Measure the cost of the journal: the same tool loop with and without the journal, in turns, on a real broker.
 
-`python -m benchmarks.tool_loop` runs an agent whose model answers at once: five calls of one tool, then the answer.
+`python -m benchmarks.tool_loop` runs an agent that calls one tool five times and then answers. The model answers at
+once.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ from pointsman_schemas.subjects import Subjects
 
 __all__ = ["ROUNDS", "Prompt", "look", "main", "measure"]
 
-TURNS = 5  # rounds of one call: a loop of the usual length
-ATTEMPTS = 40  # one after the other, in each round
+TURNS = 5  # rounds with one tool call: a loop of the usual length
+ATTEMPTS = 40  # attempts in each round, one after the other
 ROUNDS = 5
 
 
@@ -72,7 +73,7 @@ async def main() -> None:
 
 
 async def measure(settings: Settings, agent: Agent, input: JsonValue = None) -> float:
-    """Return the seconds from a handoff to its result, for `agent`, which must be named looper."""
+    """Return the seconds from a handoff to its result. The name of `agent` must be looper."""
     bus = await connect(settings, name="bench", wait=10.0)
     await bus.set_up()
     stop = asyncio.Event()

@@ -17,6 +17,6 @@ classifier = LLMAgent(
     output=Selection,
     output_name="selection",
     max_tokens=2_000,
-    turns=2,  # the selection, and one repair of its form
+    turns=2,  # the selection, and one repair if its JSON is not valid
     concurrency=32,
 )

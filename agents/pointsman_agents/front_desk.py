@@ -59,7 +59,7 @@ response = LLMAgent(
     input=SynthesizerInput,
     output=Synthesis,
     output_name="synthesis",
-    turns=2,  # the answer, and one repair of its form
+    turns=2,  # the answer, and one repair if its JSON is not valid
     concurrency=32,
 )
 

@@ -1,4 +1,4 @@
-"""The judge: decides between results that contradict each other."""
+"""Define the judge, which decides between results that contradict each other."""
 
 from __future__ import annotations
 
@@ -17,6 +17,6 @@ judge = LLMAgent(
     output=ConflictRuling,
     output_name="ruling",
     max_tokens=2_000,
-    turns=2,  # the ruling, and one repair of its form
+    turns=2,  # the ruling, and one repair if its JSON is not valid
     concurrency=32,
 )

@@ -1,7 +1,7 @@
 """Market analysis in one file.
 
-Researchers gather pages in parallel, an analyst computes the figures of the companies that the pages name, and a writer
-writes the report. No two agents share a tool.
+Researchers gather pages in parallel. An analyst computes the figures of the companies on the pages, and a writer writes
+the report. Each agent has its own tools.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _INSTRUCTIONS: Final = f"{USE_TOOLS} It is sample data: say so."
 
 # Sample data: invented companies; their capitalization this year and last year in billions of dollars.
 _COMPANIES: Final = (("Northwind", 900, 750), ("Contoso", 800, 500), ("Fabrikam", 400, 320), ("Tailspin", 90, 100))
-# By URL, whose path names the subject of the page: the companies on the page, and its text.
+# The companies and the text of each page, by URL. The path of the URL is the subject of the page.
 _PAGES: Final = {
     "https://news.example/market-capitalization": (
         ("Northwind", "Contoso", "Fabrikam", "Tailspin"),

@@ -1,4 +1,4 @@
-"""Month end: a fixed plan reads invoices and payments at the same time, matches them, and writes the reminders."""
+"""Define the month-end team. A fixed plan reads invoices and payments, matches both, and writes reminders."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The planner: reads a request and the cards of the live agents, and writes the plan."""
+"""Define the planner, which reads a request and the cards of the live agents, and writes the plan."""
 
 from __future__ import annotations
 
@@ -17,6 +17,6 @@ planner = LLMAgent(
     output=Plan,
     output_name="plan",
     max_tokens=6_000,
-    turns=2,  # the plan, and one repair of its form; the supervisor checks the content
+    turns=2,  # the plan, and one repair if its JSON is not valid; the supervisor checks the content
     concurrency=32,
 )

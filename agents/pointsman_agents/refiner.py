@@ -1,4 +1,4 @@
-"""The refiner: rewrites the intent of a task that has failed more than once."""
+"""Define the refiner, which rewrites the intent of a task that has failed more than once."""
 
 from __future__ import annotations
 
@@ -17,6 +17,6 @@ refiner = LLMAgent(
     output=Refinement,
     output_name="refinement",
     max_tokens=1_000,
-    turns=2,  # the words, and one repair of their form
+    turns=2,  # the intent, and one repair if the JSON is not valid
     concurrency=32,
 )

@@ -1,4 +1,4 @@
-"""The reviewer: accepts the result of a pipeline stage, returns it for another attempt, or stops the pipeline."""
+"""Define the reviewer, which accepts a stage's result, requests another attempt, or stops the pipeline."""
 
 from __future__ import annotations
 
@@ -17,6 +17,6 @@ reviewer = LLMAgent(
     output=Review,
     output_name="review",
     max_tokens=1_000,
-    turns=2,  # the review, and one repair of its form
+    turns=2,  # the review, and one repair if its JSON is not valid
     concurrency=32,
 )

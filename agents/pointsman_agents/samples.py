@@ -16,7 +16,7 @@ USE_TOOLS: Final = (
     "Use your tools before you answer. Say only what they say, in two to four sentences, with names, ids, amounts and "
     "dates exactly as they give them."
 )
-"""Instructions that every specialist has, before its own instructions."""
+"""Common instructions of all specialists, which come before a specialist's own instructions."""
 
 
 def look_up_entry(table: Mapping[str, ValueT], key: str, what: str) -> ValueT:
@@ -44,10 +44,10 @@ def best_entries(entries: Sequence[str], question: str, *, least: float) -> list
     Args:
         entries: Texts of the form "Title: text".
         question: The words of the request.
-        least: The smallest accepted share of the question's meaning, from 0 to 1. Fewer words in common are chance.
+        least: The smallest accepted score of a match, from 0 to 1. A lower score may be chance.
 
     Returns:
-        The best entries, several if they match equally well; empty if the best is below `least`.
+        The best entries: several if they match equally well, no entries if the best score is below `least`.
     """
     scores = Matcher([MatchEntry(entry, entry.partition(":")[0], entry) for entry in entries]).scores(question)
     best = max(scores.values())

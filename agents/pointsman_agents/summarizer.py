@@ -1,4 +1,4 @@
-"""The summarizer: keeps the summary of the older turns of a conversation."""
+"""Define the summarizer, which writes the summary of the older turns of a conversation."""
 
 from __future__ import annotations
 
@@ -17,6 +17,6 @@ summarizer = LLMAgent(
     output=ThreadSummary,
     output_name="thread_summary",
     max_tokens=3_000,
-    turns=2,  # the summary, and one repair of its form
+    turns=2,  # the summary, and one repair if its JSON is not valid
     concurrency=32,
 )

@@ -1,4 +1,4 @@
-"""The synthesizer: writes the answer of a workflow from the results of its tasks, gaps included."""
+"""Define the synthesizer, which writes the answer of a workflow from its results, including the gaps."""
 
 from __future__ import annotations
 
@@ -18,6 +18,6 @@ synthesizer = LLMAgent(
     output_name="synthesis",
     max_tokens=6_000,
     stream=True,
-    turns=2,  # the answer, and one repair of its form
+    turns=2,  # the answer, and one repair if its JSON is not valid
     concurrency=32,
 )

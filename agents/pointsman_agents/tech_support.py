@@ -1,7 +1,7 @@
 """Technical support in one file.
 
-A request gets a diagnosis, a guide or a person, and a second agent if a part of the request needs one. The agent with
-the guides answers unclear requests.
+One of three agents serves a request: with a diagnosis, with a guide, or by a person. If a part of the request needs a
+second agent, that agent serves the part. The agent with the guides answers unclear requests.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The account specialist: checks the state of an account and sends password reset links."""
+"""Define the account specialist, which checks the state of an account and sends password reset links."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""The systems behind the customer-service tools: charges and accounts in SQLite, the status page in a JSON file.
+"""Simulate the systems behind the customer-service tools: charges and accounts in SQLite, a status page in a JSON file.
 
-The data is in the directory `POINTSMAN_CUSTOMER_SERVICE_DATA`, which several processes may share. If the variable is
-not set, each process has a temporary directory. Missing data is created from the constant seed below.
+The data is in the directory that the variable `POINTSMAN_CUSTOMER_SERVICE_DATA` names. Several processes may share this
+directory. If the variable is not set, each process uses a temporary directory. Missing data is created from the
+constants below.
 """
 
 from __future__ import annotations
@@ -24,16 +25,16 @@ from pointsman import TaskError
 __all__ = ["DEFAULT_CUSTOMER", "CustomerId", "back_office", "customer", "status_page"]
 
 DEFAULT_CUSTOMER: Final = "C-1001"
-"""The customer to use if neither the request nor its metadata names one: a demo has no login."""
+"""The customer of a request that names no customer, also not in its metadata. A demo has no login."""
 
 CustomerId = Annotated[
     str, Field(pattern=r"^C-\d{4}$", description="The customer's id, such as C-1001", examples=["C-1001"])
 ]
 
 _DIRECTORY_VARIABLE: Final = "POINTSMAN_CUSTOMER_SERVICE_DATA"
-_BUSY_TIMEOUT_S: Final = 10.0  # wait for the write of another process; a write takes milliseconds
+_BUSY_TIMEOUT_S: Final = 10.0  # wait for the lock while another process writes; a write takes milliseconds
 
-# The twin of a charge is the first other charge of the same amount for the same thing on the same day.
+# The twin of a charge is the first earlier charge with the same amount, thing and day.
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS customers (
     id TEXT PRIMARY KEY, email TEXT NOT NULL, plan TEXT NOT NULL, price INTEGER NOT NULL, renews TEXT NOT NULL,
@@ -90,7 +91,7 @@ _STATUS: Final = {
 
 @contextmanager
 def back_office() -> Iterator[sqlite3.Connection]:
-    """Open the database, in a transaction that is committed unless the block raises."""
+    """Open the database in a transaction. If the block raises an error, roll back; otherwise commit."""
     connection = sqlite3.connect(_directory() / "customer_service.db", timeout=_BUSY_TIMEOUT_S)
     connection.row_factory = sqlite3.Row
     try:
@@ -139,17 +140,17 @@ def _process_directory() -> str:
     return _temporary[0].name
 
 
-_temporary: list[tempfile.TemporaryDirectory[str]] = []  # kept until the process exits
+_temporary: list[tempfile.TemporaryDirectory[str]] = []  # the directory is deleted when the process exits
 
 
 @cache
 def _seed(directory: str) -> Path:
-    """Create the data in `directory` and return its path. Several processes may do so in parallel."""
+    """Create the data in `directory` and return the path. Several processes may call this at the same time."""
     path = Path(directory)
     path.mkdir(parents=True, exist_ok=True)
     connection = sqlite3.connect(path / "customer_service.db", timeout=_BUSY_TIMEOUT_S, isolation_level=None)
     try:
-        # Lock at the start: two transactions that first read and then write would deadlock.
+        # Take the write lock at the start, because two transactions that first read and then write would deadlock.
         connection.execute("BEGIN IMMEDIATE")
         for table in _SCHEMA.strip().removesuffix(";").split(";"):
             connection.execute(table)
@@ -163,5 +164,5 @@ def _seed(directory: str) -> Path:
     if not status.exists():
         fresh = path / f"status.{os.getpid()}.json"
         fresh.write_text(json.dumps(_STATUS, indent=2), encoding="utf-8")
-        fresh.replace(status)  # atomic: another process may be reading the file
+        fresh.replace(status)  # the replacement is atomic, because another process may be reading the file
     return path

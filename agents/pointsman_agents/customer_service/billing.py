@@ -1,4 +1,4 @@
-"""The billing specialist: lists charges, finds duplicates, and requests refunds."""
+"""Define the billing specialist, which lists charges, finds duplicates, and requests refunds."""
 
 from __future__ import annotations
 

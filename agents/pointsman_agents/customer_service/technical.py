@@ -1,4 +1,4 @@
-"""The technical specialist: looks for incidents of the service and for rate limits that a customer has reached."""
+"""Define the technical specialist, which looks for incidents of the service and for exceeded rate limits."""
 
 from __future__ import annotations
 

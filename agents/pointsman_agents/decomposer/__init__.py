@@ -1,4 +1,4 @@
-"""A team that hands to itself: a task is split until it is simple, or three levels down, and joined on the way up."""
+"""A team that gives tasks to itself. Tasks are split until they are simple or three levels deep, and then joined."""
 
 from __future__ import annotations
 

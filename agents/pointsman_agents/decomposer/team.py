@@ -1,8 +1,8 @@
-"""The decomposer: a team that splits an arithmetic expression and gives the parts to itself.
+"""Define the decomposer, a team that splits an arithmetic expression and gives the parts to itself.
 
-Arithmetic makes errors of splitting and joining easy to see. The splitter is the planner: an operation on two terms
-that are not plain numbers becomes one task for each term, and the agent of these tasks is the decomposer team itself.
-At the third level of nesting no team is available to the planner, so the solver gets the rest as a whole.
+With arithmetic, errors of splitting and joining are easy to see. The planner is the splitter. If both terms of an
+operation are not plain numbers, each term becomes a task, and the agent of the tasks is the decomposer team. At the
+third level of nesting, the planner cannot use a team, so the solver gets the whole rest.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _OPERATORS: Final[dict[type[ast.operator], tuple[str, Callable[[float, float], f
     ast.Div: ("/", operator.truediv),
 }
 _BY_SIGN: Final = dict(_OPERATORS.values())
-_MAX_EXPRESSION_CHARS: Final = 1_000  # characters of a request: enough for any sum a person writes
+_MAX_EXPRESSION_CHARS: Final = 1_000  # characters of a request; enough for any expression that a person writes
 
 
 class Sum(BaseModel):
@@ -58,7 +58,7 @@ class Sum(BaseModel):
 
 @agent(name="splitter", description="Splits an expression at its outermost operation", role=Role.PLAN)
 async def splitter(asked: PlannerInput) -> Plan:
-    """Plan one task for each side, or one task for the solver if the expression is simple or nesting has ended."""
+    """Plan one task for each side. For a simple expression, or at the end of the nesting, plan one for the solver."""
     request = {"request": asked.request} if isinstance(asked.request, str) else asked.request
     text = str(request.get("expression") or request.get("request"))
     try:
@@ -85,7 +85,7 @@ async def solver(given: Sum) -> str:
 
 @agent(name="joiner", description="Joins the two sides of an operation", role=Role.SYNTHESIZE)
 async def joiner(asked: SynthesizerInput, context: Context) -> Synthesis:
-    """Apply the operation to the results of the two sides, or answer with the reason of a side that failed."""
+    """Apply the operation to the results of the two sides. If a side has failed, answer with the reason."""
     if asked.gaps:
         return Synthesis(answer=f"It cannot be computed: {asked.gaps[0].reason}")
     told = [str(report.output) for report in context.results.values()]

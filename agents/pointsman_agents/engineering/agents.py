@@ -1,4 +1,4 @@
-"""The engineers. An engineer that finds nothing suggests another place to look."""
+"""Define the engineers. An engineer that finds no fault suggests another place for the search."""
 
 from __future__ import annotations
 

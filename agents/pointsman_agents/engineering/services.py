@@ -1,4 +1,4 @@
-"""A small seeded table of services: their code, metrics and configuration."""
+"""Define a small table of services with sample code, metrics and configuration."""
 
 from __future__ import annotations
 
@@ -56,5 +56,5 @@ ServiceName = Annotated[
 
 
 def service(name: str) -> Service:
-    """Return the service called `name`. Raise `TaskError` if it is not in the table."""
+    """Return the service `name`. Raise `TaskError` if the table does not have this service."""
     return look_up_entry(_SERVICES, name.lower(), "service")

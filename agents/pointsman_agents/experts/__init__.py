@@ -1,4 +1,4 @@
-"""Four experts with their own notes behind a router that sends a question to one of them."""
+"""Four experts, each with its own notes, and a router that sends a question to one expert."""
 
 from __future__ import annotations
 

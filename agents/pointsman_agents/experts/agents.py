@@ -1,4 +1,4 @@
-"""The experts. Each can read only its own notes."""
+"""Define the experts. Each expert can read only its own notes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The notes of the experts, by field: sample data of a fictional country, and no advice."""
+"""Define the notes of the experts, by field. The notes are sample data of a fictional country, and are not advice."""
 
 from __future__ import annotations
 
@@ -43,6 +43,6 @@ _NOTES: Final = {
 
 
 def look_up(field: str, question: str) -> Notes:
-    """Return the notes of `field` that match `question` best, several if they match equally well."""
+    """Return the notes of `field` that match `question` best: several notes, if they match equally well."""
     found = best_entries(_NOTES[field], question, least=0.25)
     return Notes(summary=" ".join(found) or f"The {field} notes say nothing about this.", notes=found)

@@ -1,4 +1,4 @@
-"""A generalist team: looks up facts, then writes about them and shows code."""
+"""A generalist team, which looks up facts, then writes about the facts and shows code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The agents that find facts, write about them and show code. The last two work from the results of the first."""
+"""Define the agents that find facts, write texts and show code. The writer and the coder work from the found facts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PROMPTS = Path(__file__).parent
 
 
 class Facts(BaseModel):
-    """The facts about a topic; `topic` is empty if none was found."""
+    """The facts about a topic. If no topic was found, `topic` is empty."""
 
     summary: str
     topic: str

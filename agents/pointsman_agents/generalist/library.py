@@ -1,4 +1,4 @@
-"""A few topics with facts and a piece of code each. All of it is sample data."""
+"""Define a few topics as sample data, each with facts and a piece of code."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["TOPICS", "Topic", "topic_of"]
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """One topic: facts of one sentence each, and a piece of code."""
+    """One topic, with facts of one sentence and a piece of code."""
 
     facts: tuple[str, ...]
     code: str
@@ -45,7 +45,7 @@ TOPICS: Final = {
 
 
 def topic_of(question: str) -> str | None:
-    """Return the topic whose name has most words in common with `question`, at least half of them; else None."""
+    """Return the topic with the largest share of its words in `question`; None if each share is below one half."""
     asked = set(stems(question))
     shares = {name: len(asked & set(stems(name))) / len(stems(name)) for name in TOPICS}
     best = max(shares, key=lambda name: shares[name])

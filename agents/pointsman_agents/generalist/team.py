@@ -1,4 +1,4 @@
-"""The generalist team, and a request of which two parts depend on the third."""
+"""Define the generalist team, and a request in which two parts depend on the third part."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A panel: several points of view on one proposal, and one answer that names their disagreements."""
+"""A panel with several points of view on one proposal. The answer names the disagreements of the panel."""
 
 from __future__ import annotations
 

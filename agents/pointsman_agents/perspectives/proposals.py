@@ -1,4 +1,4 @@
-"""A small seeded table of proposals, and the rule by which each point of view judges them."""
+"""Define a small table of sample proposals, and the rule with which each point of view judges a proposal."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ProposalId = Annotated[
 
 
 class Proposal(BaseModel):
-    """One proposal: money in thousands of dollars a year, effort in weeks, `asked_for` and `leaving` in customers."""
+    """A proposal. Money is in thousands of dollars a year, effort in weeks; `asked_for` and `leaving` are customers."""
 
     title: str
     gain: int
@@ -55,7 +55,7 @@ _PROPOSALS: Final = {
 
 
 def proposal(proposal_id: str) -> Proposal:
-    """Return a proposal by its id. Raise `TaskError` if the table does not have it."""
+    """Return a proposal by its id. Raise `TaskError` if the table does not have the proposal."""
     return look_up_entry(_PROPOSALS, proposal_id, "proposal")
 
 

@@ -1,4 +1,4 @@
-"""The members of the panel. Each has its own tool, and none receives the results of the others."""
+"""Define the members of the panel. Each member has its own tool, and receives no results of other members."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The agents of the choreography, and the events between them.
+"""Define the agents of the choreography, and the events between these agents.
 
 refund_asked ─► verification ─► charge_verified ─► policy ─► refund_eligible ─┬► fraud
                                                                               └► notification
@@ -17,7 +17,7 @@ from pointsman_agents.samples import format_dollars
 
 __all__ = ["fraud", "notification", "policy", "verification"]
 
-_MANY_REFUNDS = 2  # from this number on a person should check: a second refund is not an accident
+_MANY_REFUNDS = 2  # earlier refunds from which a person should check, because repeated refunds are suspicious
 
 
 class RefundRequest(BaseModel):

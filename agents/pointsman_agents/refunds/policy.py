@@ -1,4 +1,4 @@
-"""The refund policy as code: no model decides about money."""
+"""Define the refund policy as code, because no model may decide on money."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from pointsman_agents.samples import format_dollars
 __all__ = ["Decision", "refund_policy"]
 
 TODAY: Final = date(2026, 11, 27)
-"""The date of the seeded data. The age of a charge is computed from it, so that examples do not change."""
+"""The date of the sample data. The age of a charge is computed from this date, so examples do not change with time."""
 
 _REFUND_WINDOW_DAYS: Final = (
-    14  # days in which a charge may be returned without a mistake: the usual right of withdrawal
+    14  # days in which a charge may be returned without a reason: the usual right of withdrawal
 )
 
 _CHARGES: Final = """
 SELECT found.*, refunds.status AS refund FROM charges_and_twins AS found
 LEFT JOIN refunds ON refunds.charge = found.id WHERE customer = ? ORDER BY twin IS NULL, found.id DESC
 """
-"""Duplicates first, then the newest: the order in which an unnamed charge is looked up."""
+"""If the request names no charge, the first row is used: duplicates come first, then the newest charges."""
 
 
 class Decision(BaseModel):
-    """A decision about the charge `charge_id`, by the part `rule` of the policy."""
+    """A decision on the charge `charge_id`, by the rule `rule` of the policy."""
 
     summary: str
     decision: Literal["approved", "denied"]

@@ -1,1 +1,1 @@
-"""Reports of several domains: each file is a whole team, with its agents, its sample data and a request."""
+"""Reports of several domains. Each file is a whole team, with its agents, its sample data and a request."""

@@ -1,4 +1,4 @@
-"""Competitive intelligence: one agent compares features with a rival's, another compares prices, in parallel."""
+"""Competitive intelligence. One agent compares features with a rival, and another agent compares prices in parallel."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Contract review: one agent finds the clauses of a contract, another assesses their risks.
+"""Contract review. One agent finds the clauses of a contract, and another agent assesses the risks of the clauses.
 
-The contract is a sample, named by its id, or part of the request:
-`{"request": "Assess the risks", "text": "Liability: unlimited. Term: ..."}`.
+The request names a sample contract by its id, or contains the text of a contract: `{"request": "Assess the risks",
+"text": "Liability: unlimited. Term: ..."}`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SAMPLE_REQUEST: Final = "List the clauses of contract CT-1 and assess its risks"
 
 _INSTRUCTIONS: Final = f"{USE_TOOLS} This is not legal advice."
 _LONG_NOTICE_DAYS: Final = 60
-"""Days of notice above which a contract binds for too long: two months are usual in the sample contracts."""
+"""A longer notice, in days, is a risk. Two months are usual in the sample contracts."""
 
 ContractId = Annotated[str | None, Field(pattern=r"^CT-\d+$", description="The contract's id, such as CT-1")]
 ContractText = Annotated[str | None, Field(description="The contract's own text, where the request has it")]
@@ -99,7 +99,7 @@ team = Team(
 
 
 def _clauses(contract_id: str | None, text: str | None) -> tuple[str, dict[str, str]]:
-    """Return the name of the contract, and the text of each of its clauses."""
+    """Return the name of the contract and the text of each clause."""
     if not text and contract_id is None:
         raise RefusedError(
             "no contract was given; name one, such as CT-1, or give its words in the `text` of the request"

@@ -1,4 +1,4 @@
-"""Curriculum: one agent orders the modules of a subject by their prerequisites, another spreads them over weeks."""
+"""Curriculum. One agent orders the modules of a subject by their prerequisites, and another agent plans the weeks."""
 
 from __future__ import annotations
 

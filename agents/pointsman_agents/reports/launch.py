@@ -1,4 +1,4 @@
-"""Product launch: one agent dates the checklist back from the launch, another finds the steps that cannot be late."""
+"""Product launch. One agent computes the last start of each step, and another agent finds the critical steps."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["SAMPLE_REQUEST", "checklist", "critical", "team"]
 
 SAMPLE_REQUEST: Final = "Date the checklist for the launch on 2027-03-15, and find the critical steps"
 
-# Sample data: days a step takes, and the steps that wait for it.
+# Sample data: the duration of each step in days, and the steps that depend on the step.
 _STEPS: Final[dict[str, tuple[int, tuple[str, ...]]]] = {
     "beta test": (21, ("fixes",)),
     "fixes": (10, ("announcement",)),

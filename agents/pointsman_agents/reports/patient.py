@@ -1,4 +1,4 @@
-"""Patient case summary: one agent summarizes a case, another looks for drug interactions. All data is fictional."""
+"""Patient case summary. One agent summarizes a case, and another finds drug interactions. All data is fictional."""
 
 from __future__ import annotations
 

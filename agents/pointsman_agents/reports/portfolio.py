@@ -1,4 +1,4 @@
-"""Portfolio rebalancing: one agent values the positions, another computes the trades that reach the targets."""
+"""Portfolio rebalancing. One agent values the positions, and another computes the trades that reach the targets."""
 
 from __future__ import annotations
 

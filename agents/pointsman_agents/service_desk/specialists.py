@@ -21,7 +21,7 @@ _DELIVERIES: Final = {
     "C-1002": (1904, 0, ""),
     "C-1003": (0, 0, "no endpoint is registered"),
 }
-"""For each customer: deliveries in the last day, failed ones, and why."""
+"""By customer: the deliveries in the last day, the failed deliveries, and the reason for the failures."""
 
 
 class Deliveries(BaseModel):

@@ -1,4 +1,4 @@
-"""Three teams: the desk gives tasks to the other two, and these to their own specialists."""
+"""Define three teams. The desk gives tasks to the other teams, and these teams give tasks to their own specialists."""
 
 from __future__ import annotations
 
