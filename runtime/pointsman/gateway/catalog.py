@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from difflib import get_close_matches
 from time import monotonic
 from typing import Annotated
 
@@ -10,14 +11,14 @@ from fastapi import APIRouter, Path
 from pydantic import BaseModel, Field
 
 from pointsman.engine.process.agent_versions import group_by_name
-from pointsman.errors import NotFoundError
+from pointsman.errors import NotFoundError, PointsmanError
 from pointsman.gateway.callers import Caller
 from pointsman.gateway.context import CallerArg, Context, ContextArg
 from pointsman.gateway.models import AgentView, TeamView, agent_views
 from pointsman.gateway.problems import problems
 from pointsman_schemas.ids import TOKEN_PATTERN
 
-__all__ = ["is_known_team", "router", "teams_of"]
+__all__ = ["is_known_team", "router", "teams_of", "unserved_warning"]
 
 router = APIRouter(prefix="/v1", tags=["catalog"])
 
@@ -106,3 +107,31 @@ async def is_known_team(context: Context, team: str) -> bool:
             return False
         await asyncio.sleep(_POLL_INTERVAL_S)
     return True
+
+
+async def unserved_warning(context: Context, caller: Caller, team: str) -> str | None:
+    """Return a warning for a caller whose request is stored for a team that may not exist.
+
+    Args:
+        context: The parts of the gateway.
+        caller: The caller.
+        team: The team of the request.
+
+    Returns:
+        The warning, with the team that may be meant; None for a team with a workflow in the index or a live supervisor.
+    """
+    if team in context.index.teams:
+        return None
+    try:
+        live = {card.name for card in await context.client.operations.teams()}
+    except PointsmanError:  # the request is stored, so the answer must not be an error
+        return None
+    if team in live:
+        return None
+    usable = [name for name in live | set(context.index.teams) if caller.may_use(name)]
+    similar = get_close_matches(team, sorted(usable), 1)
+    meant = f"; did you mean {similar[0]}?" if similar else "."
+    return (
+        f"the team {team!r} has no live supervisor and no known workflow{meant} The request waits until a supervisor "
+        f"of the team {team!r} starts; GET /v1/teams lists your live teams"
+    )

@@ -220,6 +220,9 @@ class WorkflowView(WorkflowItem):
     input: str | dict[str, JsonValue] = Field(description="The input of the request.")
     outcome: OutcomeView | None = Field(default=None, description="The end of the workflow.")
     questions: list[str] = Field(default=[], description="Ids of the questions for which the workflow waits.")
+    warning: str | None = Field(
+        default=None, description="For a request that waits for admission: a sign that its team does not exist."
+    )
 
 
 class WorkflowPage(BaseModel):

@@ -11,6 +11,7 @@ from pydantic import AwareDatetime, BaseModel, Field, JsonValue
 
 from pointsman.client.schedules import Schedules
 from pointsman.gateway.callers import Caller
+from pointsman.gateway.catalog import unserved_warning
 from pointsman.gateway.context import CallerArg, Context, ContextArg, check_metadata
 from pointsman.gateway.files.uploads import usable_files
 from pointsman.gateway.models import FILE_ID_PATTERN, MAX_FILES, Body, BudgetRequest, Timestamp
@@ -140,6 +141,7 @@ class ScheduleResult(BaseModel):
         "supervisor of the team has answered."
     )
     schedule: ScheduleView | None = Field(default=None, description="The schedule after the change.")
+    warning: str | None = Field(default=None, description="A sign that the team does not exist.")
 
 
 _Command: TypeAlias = Callable[..., Awaitable[Schedule | None]]
@@ -178,7 +180,10 @@ async def create_schedule(
         thread=body.thread,
         timeout=_TIMEOUT_S,
     )
-    return _result(schedules, made, response)
+    result = _result(schedules, made, response)
+    if not result.applied:
+        result.warning = await unserved_warning(context, caller, body.team)
+    return result
 
 
 @router.get("", summary="List schedules", responses=problems())

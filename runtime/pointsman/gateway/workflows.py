@@ -17,6 +17,7 @@ from pointsman.client.workflow import Workflow
 from pointsman.engine.log.reader import read_commit
 from pointsman.errors import ContractError
 from pointsman.gateway.callers import Caller
+from pointsman.gateway.catalog import unserved_warning
 from pointsman.gateway.context import CallerArg, Context, ContextArg
 from pointsman.gateway.events import WorkflowEvent, event_view, live_view
 from pointsman.gateway.feed import StreamResetError
@@ -129,8 +130,8 @@ async def create_workflow(
             response.status_code = 200
             return _ended_view(body, caller, outcome)
     if submitted.known or wait is not None:
-        return await context.view(caller, workflow.id)
-    return WorkflowView(
+        return await _with_warning(context, caller, await context.view(caller, workflow.id))
+    view = WorkflowView(
         id=workflow.id,
         team=workflow.team,
         status="queued",
@@ -139,6 +140,13 @@ async def create_workflow(
         created_at=datetime.now(UTC),
         input=body.input,
     )
+    return await _with_warning(context, caller, view)
+
+
+async def _with_warning(context: Context, caller: Caller, view: WorkflowView) -> WorkflowView:
+    if view.status == "queued":
+        view.warning = await unserved_warning(context, caller, view.team)
+    return view
 
 
 def _ended_view(body: WorkflowRequest, caller: Caller, outcome: Outcome) -> WorkflowView:
@@ -194,7 +202,7 @@ async def _queued(context: Context, search: Search, limit: int) -> list[Workflow
 @router.get("/{workflow_id}", summary="Read a workflow", responses=problems(404))
 async def get_workflow(workflow_id: WorkflowPath, context: ContextArg, caller: CallerArg) -> WorkflowView:
     """Read a workflow with its outcome."""
-    return await context.view(caller, workflow_id)
+    return await _with_warning(context, caller, await context.view(caller, workflow_id))
 
 
 @router.post("/{workflow_id}/cancel", status_code=202, summary="Cancel a workflow", responses=problems(404, 409))

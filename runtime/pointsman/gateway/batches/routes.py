@@ -17,6 +17,7 @@ from pointsman.batches.service import BatchAction, Batches
 from pointsman.errors import ContractError
 from pointsman.gateway.batches.models import BatchOptions, BatchPage, BatchRequest, BatchResult, BatchView
 from pointsman.gateway.callers import Caller
+from pointsman.gateway.catalog import unserved_warning
 from pointsman.gateway.context import CallerArg, Context, ContextArg
 from pointsman.gateway.files.uploads import usable_files
 from pointsman.gateway.models import Body, CancelRequest, OutcomeView
@@ -124,7 +125,7 @@ async def create_batch(
         budget=budget,
     )
     response.headers["location"] = f"/v1/batches/{record.id}"
-    return _view(batches, record)
+    return await _view_with_warning(context, caller, batches, record)
 
 
 @router.get("", summary="List batches", responses=problems())
@@ -134,9 +135,9 @@ async def list_batches(caller: CallerArg, batches: BatchesArg) -> BatchPage:
 
 
 @router.get("/{batch_id}", summary="Read a batch", responses=problems(404))
-async def get_batch(batch_id: BatchPath, caller: CallerArg, batches: BatchesArg) -> BatchView:
+async def get_batch(batch_id: BatchPath, context: ContextArg, caller: CallerArg, batches: BatchesArg) -> BatchView:
     """Read the progress of a batch."""
-    return _view(batches, await batches.find(batch_id, _owner(caller)))
+    return await _view_with_warning(context, caller, batches, await batches.find(batch_id, _owner(caller)))
 
 
 @router.get(
@@ -223,6 +224,13 @@ def _owner(caller: Caller) -> str:
 
 def _view(batches: Batches, record: BatchRecord) -> BatchView:
     return BatchView.of(record, batches.progress(record))
+
+
+async def _view_with_warning(context: Context, caller: Caller, batches: Batches, record: BatchRecord) -> BatchView:
+    view = _view(batches, record)
+    if view.ended_at is None:
+        view.warning = await unserved_warning(context, caller, view.team)
+    return view
 
 
 async def _change(batches: Batches, caller: Caller, id: str, action: BatchAction) -> BatchView:
