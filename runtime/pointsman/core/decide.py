@@ -47,8 +47,12 @@ from pointsman_schemas.log import (
 
 __all__ = ["decide", "make_decision"]
 
-_LATER: Mapping[str, str] = {ErrorKind.THREAD: "later", ErrorKind.DAILY_LIMIT: "after midnight (UTC)"}
-"""Kinds of errors for which a valid request is refused now, with the time of the next try."""
+_AGAIN: Mapping[tuple[str, bool], str] = {
+    (ErrorKind.THREAD, True): "again later",
+    (ErrorKind.THREAD, False): "in another thread",
+    (ErrorKind.DAILY_LIMIT, False): "again after midnight (UTC)",
+}
+"""Errors for which a valid request is refused, by kind and `retryable`, with the time or place of the next try."""
 
 
 def decide(state: State | None, inputs: Iterable[Input], context: DecisionContext) -> tuple[Entry, ...]:
@@ -158,8 +162,8 @@ def _on_request(decision: Decision, received: RequestReceived | RequestRefused, 
     if isinstance(received, RequestRefused):
         what = "the task was refused" if admission.parent else "the request could not be read"
         reason, advice = f"{what}: {received.error.message}", "Correct the request and publish it again under a new id."
-        if later := _LATER.get(received.error.kind):
-            reason, advice = received.error.message, f"Send the request again {later}, under a new id."
+        if again := _AGAIN.get((received.error.kind, received.error.retryable)):
+            reason, advice = received.error.message, f"Send the request {again}, under a new id."
         return end_workflow(
             decision,
             Phase.FAILED,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import assert_never
+from typing import NamedTuple, assert_never
 
 from pointsman.errors import InvariantError
 from pointsman_schemas.threads import (
@@ -29,6 +29,7 @@ from pointsman_schemas.threads import (
 __all__ = [
     "LOST",
     "TurnAsked",
+    "TurnRefusal",
     "delete_thread",
     "end_turn",
     "evolve_thread",
@@ -70,9 +71,21 @@ class TurnAsked:
     request: str
 
 
+class TurnRefusal(NamedTuple):
+    """The refusal of a turn.
+
+    Attributes:
+        reason: The reason.
+        retryable: True if the thread may take the same turn later.
+    """
+
+    reason: str
+    retryable: bool
+
+
 def request_turn(
     thread: Thread | None, asked: TurnAsked, policy: ThreadPolicy, now: datetime
-) -> tuple[tuple[ThreadEntry, ...], str]:
+) -> tuple[tuple[ThreadEntry, ...], TurnRefusal | None]:
     """Decide on a request that names the thread.
 
     Args:
@@ -82,30 +95,33 @@ def request_turn(
         now: The time.
 
     Returns:
-        The entries of the record, and the reason of a refusal. The reason is empty if the turn joins the thread. There
-        are no entries for a turn that is already in the record.
+        The entries of the record, and the refusal. The refusal is None if the turn joins the thread. There are no
+        entries for a turn that is already in the record.
     """
     if thread is not None and thread.deleted_at is not None and not is_expired(thread, policy, now):
-        return (), f"the thread {thread.thread} was deleted; begin another thread"
+        return (), TurnRefusal(f"the thread {thread.thread} was deleted", retryable=False)
     begins: tuple[ThreadEntry, ...] = ()
     if thread is None or is_expired(thread, policy, now):
         begins = (ThreadStarted(at=now, team=asked.team, caller=asked.caller, thread=asked.thread),)
         thread = fold_thread(None, begins)
     known = turn_of(thread, asked.workflow)
     if known is not None and known.outcome != LOST:
-        return (), ""
+        return (), None
     waiting = open_turns(thread)
     if _count(thread) >= MAX_TURNS:
-        return (), f"the thread {thread.thread} has {MAX_TURNS} turns, the most that a thread may have"
+        reason = f"the thread {thread.thread} has {MAX_TURNS} turns, the most that a thread may have"
+        return (), TurnRefusal(reason, retryable=False)
     if waiting and policy.busy == "reject":
-        return (), f"the thread {thread.thread} is busy: the turn {waiting[0].workflow_id} has not ended"
+        reason = f"the thread {thread.thread} is busy: the turn {waiting[0].workflow_id} has not ended"
+        return (), TurnRefusal(reason, retryable=True)
     if len(waiting) > policy.max_queued:
-        return (), f"the thread {thread.thread} has {len(waiting)} turns that have not ended, and allows no further one"
+        reason = f"the thread {thread.thread} has {len(waiting)} turns that have not ended, and allows no further one"
+        return (), TurnRefusal(reason, retryable=True)
     status = "running" if not waiting or policy.busy == "parallel" else "queued"
     entry = TurnRequested(
         at=now, workflow_id=asked.workflow, status=status, sequence=asked.sequence, request=asked.request
     )
-    return (*begins, entry), ""
+    return (*begins, entry), None
 
 
 def turns_ahead(thread: Thread, workflow: str) -> tuple[Turn, ...]:

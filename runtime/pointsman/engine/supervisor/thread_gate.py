@@ -13,6 +13,7 @@ from pointsman.core.threads.past_turns import bounded_text, history_of
 from pointsman.core.threads.turns import (
     LOST,
     TurnAsked,
+    TurnRefusal,
     end_turn,
     fold_thread,
     grant_turn,
@@ -156,7 +157,7 @@ class ThreadGate:
             sequence=each.delivery.message.sequence,
             request=bounded_text(received.request.input),
         )
-        refusals: list[str] = []
+        refusals: list[TurnRefusal] = []
 
         def ask(thread: Thread | None) -> tuple[ThreadEntry, ...]:
             entries, refusal = request_turn(thread, asked, policy, self._clock.now())
@@ -165,8 +166,8 @@ class ThreadGate:
 
         thread = await self._change(asked.caller, thread_id, ask)
         if refusals:
-            _log.info("turn_refused", thread=thread_id, reason=refusals[0])
-            error = AttemptError(kind=ErrorKind.THREAD, message=refusals[0])
+            _log.info("turn_refused", thread=thread_id, reason=refusals[0].reason)
+            error = AttemptError(kind=ErrorKind.THREAD, message=refusals[0].reason, retryable=refusals[0].retryable)
             each.input = RequestRefused(admission, error, received.request.reply_to)
             return True
         if thread is None or (own := turn_of(thread, asked.workflow)) is None or own.status == "ended":

@@ -32,7 +32,7 @@ QUEUE = ThreadPolicy()
 def ask(thread: Thread | None, name: str, policy: ThreadPolicy = QUEUE, at: float = 0.0) -> tuple[Thread | None, str]:
     asked = TurnAsked("team", "ann", "talk", f"wf_{name}", 7, f"ask {name}")
     entries, refusal = request_turn(thread, asked, policy, T0 + timedelta(seconds=at))
-    return (fold_thread(thread, entries) if entries else thread), refusal
+    return (fold_thread(thread, entries) if entries else thread), refusal.reason if refusal else ""
 
 
 def end(thread: Thread | None, name: str, answer: str = "", at: float = 0.0, **given: Any) -> Thread:
@@ -168,7 +168,7 @@ def test_deleted_thread_takes_no_turn_and_keeps_ids_until_all_is_purged() -> Non
 
     assert (deleted.turns, deleted.earlier, deleted.summary) == ((), ("wf_a",), "")
     assert (purged.earlier, purged.deleted_by) == ((), "ann")
-    assert ask(purged, "b")[1] == "the thread talk was deleted; begin another thread"
+    assert ask(purged, "b")[1] == "the thread talk was deleted"
     assert delete_thread(deleted, "ann", T0, purged=False) == ()
     assert end_turn(deleted, "wf_a", "completed", "late", T0) == ()
 
@@ -185,6 +185,24 @@ def test_thread_with_the_most_turns_takes_no_further_one() -> None:
     thread = talked(0).model_copy(update={"earlier": tuple(f"wf_{number}" for number in range(MAX_TURNS))})
 
     assert ask(thread, "more")[1] == f"the thread talk has {MAX_TURNS} turns, the most that a thread may have"
+
+
+def test_only_a_refusal_for_a_short_time_invites_the_same_turn_again() -> None:
+    policy = ThreadPolicy(busy="reject", max_queued=1)
+    full = talked(0).model_copy(update={"earlier": tuple(f"wf_{number}" for number in range(MAX_TURNS))})
+    ended = end(ask(None, "a")[0], "a")
+    deleted = fold_thread(ended, delete_thread(ended, "ann", T0, purged=False))
+    waiting = ask(ask(None, "a")[0], "b")[0]
+    asked = TurnAsked("team", "ann", "talk", "wf_more", 7, "more")
+
+    refusals = [
+        request_turn(thread, asked, chosen, T0)[1]
+        for thread, chosen in (
+            (full, QUEUE), (deleted, QUEUE), (talked(0), policy), (waiting, ThreadPolicy(max_queued=1)),
+        )
+    ]  # fmt: skip
+
+    assert [refusal and refusal.retryable for refusal in refusals] == [False, False, True, True]
 
 
 def test_entry_that_cannot_follow_is_refused() -> None:

@@ -158,6 +158,7 @@ async def test_busy_thread_refuses_a_turn() -> None:
         "failed",
         f"the thread {talk.id} is busy: the turn {first.id} has not ended",
     )
+    assert str(refused.answer).endswith("Send the request again later, under a new id.")
     assert after.answer == "c after 1"
     assert not letters
 
@@ -355,7 +356,8 @@ async def test_deletion_removes_every_message_of_the_turns_and_is_recorded() -> 
         assert left == []
         assert state is not None
         assert (state.turns, state.earlier, state.deleted_by) == ((), (), client.user)
-        assert refused.reason == f"the thread {talk.id} was deleted; begin another thread"
+        assert refused.reason == f"the thread {talk.id} was deleted"
+        assert str(refused.answer).endswith("Send the request in another thread, under a new id.")
         assert await client.entries(kept.workflow_id)
         with pytest.raises(NotFoundError):
             await client.workflow(running.id)
