@@ -766,9 +766,9 @@ class Audit(Event):
 
     event_type: ClassVar[str] = "io.pointsman.audit.v1"
 
-    action: Literal["forget", "discard", "replay"] = Field(
-        description="The operation. `forget` deleted a workflow, `discard` deleted a dead letter, and "
-        "`replay` processed a dead letter again."
+    action: Literal["forget", "discard", "replay", "resume"] = Field(
+        description="`forget` deleted a workflow, `discard` a dead letter; `replay` processed a dead letter again; "
+        "`resume` deleted the dead letter of a task that a resumed workflow does again."
     )
     workflow_id: WorkflowId | None = Field(default=None, description="The workflow, if it is known.")
     dead_letter: Token | None = Field(default=None, description="The id of the dead letter.")

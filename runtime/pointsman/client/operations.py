@@ -139,7 +139,7 @@ class Operations:
     # Records of operations, and forgetting
 
     async def audit(self) -> Sequence[AuditRecord]:
-        """Read the records of forgotten workflows, and of discarded or replayed dead letters.
+        """Read the records of forgotten workflows, and of dead letters that were discarded, replayed or resumed.
 
         Returns:
             The records, oldest first.

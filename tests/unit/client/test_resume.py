@@ -88,6 +88,8 @@ async def test_resumed_workflow_gets_a_second_outcome_and_loses_its_letters(supe
         assert summary.status == "completed"
         rounds = [event.outcome.round async for event in workflow.events() if isinstance(event, WorkflowEnded)]
         assert rounds == [1, 2]
+        (record,) = await client.operations.audit()
+        assert (record.actor, record.content.action, record.content.reason) == ("ops", "resume", "it is repaired")
 
 
 async def test_resumes_at_once_begin_one_round() -> None:

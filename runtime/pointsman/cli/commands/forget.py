@@ -62,7 +62,7 @@ async def forget(
 async def audit(session: Session, json: Json = False) -> None:
     """List forgotten workflows, and handled dead letters.
 
-    A handled dead letter was discarded or replayed.
+    A handled dead letter was discarded or replayed, or its task was done again after `pointsman resume`.
     """
     async with session() as client:
         records = await client.operations.audit()
@@ -75,7 +75,7 @@ async def audit(session: Session, json: Json = False) -> None:
             because = f": {one_line(content.reason)}" if content.reason else ""
             print(f"{each.at:%Y-%m-%d %H:%M:%S}Z  {each.actor}  {content.action}  {of}{because}")
         if not records:
-            print("No workflow was forgotten, and no dead letter was discarded or replayed.")
+            print("No workflow was forgotten, and no dead letter was handled.")
 
 
 def _confirm(workflow: str) -> bool:

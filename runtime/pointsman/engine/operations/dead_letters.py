@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from pointsman.clock import SystemClock
 from pointsman.engine.operations.audit import store_audit
@@ -21,6 +21,8 @@ from pointsman_schemas.ids import derive_id
 from pointsman_schemas.subjects import Subjects
 
 __all__ = ["MAX_CONCURRENT_REPLAYS", "DeadLetters", "ReplayResult"]
+
+_Action: TypeAlias = Literal["discard", "replay", "resume"]
 
 MAX_CONCURRENT_REPLAYS = 16
 """Number of letters that are processed at a time, because each replay waits for a supervisor."""
@@ -116,9 +118,16 @@ class DeadLetters:
         Returns:
             False if the letter had already been removed.
         """
+        return await self._remove_with_audit("discard", letter)
+
+    async def settle_resumed(self, letter: DeadLetterEntry, reason: str) -> None:
+        """Remove the dead letter of a task that a resumed workflow does again, and record the user and the reason."""
+        await self._remove_with_audit("resume", letter, reason)
+
+    async def _remove_with_audit(self, action: _Action, letter: DeadLetterEntry, reason: str = "") -> bool:
         removed = await self._remove(letter)
         if removed:
-            await self._store_audit("discard", letter.content)
+            await self._store_audit(action, letter.content, reason)
         return removed
 
     async def _remove(self, letter: DeadLetterEntry) -> bool:
@@ -126,9 +135,9 @@ class DeadLetters:
             await publish_with_retry(self._bus, letter.subject, b"", {}, expect=letter.sequence)
         return await self._bus.delete("dead", letter.sequence)
 
-    async def _store_audit(self, action: Literal["discard", "replay"], content: DeadLetter) -> None:
+    async def _store_audit(self, action: _Action, content: DeadLetter, reason: str = "") -> None:
         now = self._clock.now()
-        audit = Audit(action=action, workflow_id=content.workflow_id, dead_letter=content.id)
+        audit = Audit(action=action, workflow_id=content.workflow_id, dead_letter=content.id, reason=reason)
         id = derive_id(action, content.id, now.isoformat())
         await store_audit(self._bus, self._subjects, self._user, id, audit, now)
 

@@ -123,7 +123,7 @@ async def resume_workflow(
             "supervisor runs, the next supervisor that starts resumes the workflow; if the resume was refused, "
             f"`pointsman dead list --workflow {workflow}` has the reason"
         ) from None
-    await _remove_letters(bus, subjects, clock, workflow, resumed, actor)
+    await _remove_letters(bus, subjects, clock, workflow, resumed, actor, reason)
     return ResumeResult(workflow, newest.team, resumed.round, resumed.tasks, resumed.by)
 
 
@@ -158,10 +158,10 @@ async def _wait_until_resumed(bus: Bus, log: str, after: int, ended_round: int, 
 
 
 async def _remove_letters(
-    bus: Bus, subjects: Subjects, clock: Clock, workflow: str, resumed: WorkflowResumed, actor: str
+    bus: Bus, subjects: Subjects, clock: Clock, workflow: str, resumed: WorkflowResumed, actor: str, reason: str
 ) -> None:
     """Remove the dead letters of tasks of earlier rounds, because the new round runs these tasks again."""
     letters = DeadLetters(bus, subjects, user=actor, clock=clock)
     for letter in await letters.list(workflow=workflow):
         if letter.content.task_id is not None and letter.content.at <= resumed.at:
-            await letters.discard(letter)
+            await letters.settle_resumed(letter, reason)
