@@ -55,6 +55,11 @@ _DESCRIPTION = (
     "loopback no key is needed. Errors are RFC 9457 problems; errors of the OpenAI-compatible paths have OpenAI's "
     "shape."
 )
+_OPENAI_NAMES = re.compile(
+    r"/(assistants|audio|chat|completions|conversations|embeddings|fine_tuning|images|models|moderations|realtime|"
+    r"responses|vector_stores)(/|$)"
+)
+"""Paths of OpenAI's API that the gateway does not serve, and paths of a client whose base URL lacks or repeats /v1."""
 _ROUTERS: Sequence[APIRouter] = (
     workflows.router,
     files.router,
@@ -197,13 +202,33 @@ async def _on_problem(request: Request, error: Exception) -> Response:
 
 async def _on_http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    details = {404: f"there is no path {request.url.path[:200]}; GET /openapi.json lists the paths"}
-    details[405] = f"{request.method} is not allowed on this path; the header Allow lists the methods"
-    detail = details.get(error.status_code, str(error.detail))
-    allowed = _allowed(request.url.path) or (error.headers or {}).get("Allow", "")
-    headers = {"allow": allowed} if error.status_code == 405 else error.headers
+    path, headers = request.url.path, error.headers
+    openai = is_openai_path(path) or (error.status_code == 404 and _OPENAI_NAMES.search(path) is not None)
+    match error.status_code:
+        case 404 if openai:
+            detail = f"there is no path {path[:200]}; the paths of this API are {_openai_paths()}"
+        case 404:
+            detail = f"there is no path {path[:200]}; GET /openapi.json lists the paths"
+        case 405:
+            allowed = _allowed(path) or (error.headers or {}).get("Allow", "")
+            headers = {"allow": allowed}
+            detail = f"{request.method} is not allowed for {path[:200]}; use {allowed.replace(', ', ' or ')}"
+        case _:
+            detail = str(error.detail)
     code = HTTPStatus(error.status_code).name.lower()
-    return _respond(request, ProblemError(error.status_code, code, detail, headers=headers))
+    problem = ProblemError(error.status_code, code, detail, headers=headers)
+    return problem_response(problem, "openai" if openai else "problem")
+
+
+@lru_cache(1)
+def _openai_paths() -> str:
+    """Return the methods and paths of the OpenAI-compatible API, for a client with a wrong base URL or endpoint."""
+    return ", ".join(
+        f"{method.upper()} {path}"
+        for path, methods in _document()["paths"].items()
+        if is_openai_path(path)
+        for method in methods
+    )
 
 
 def _allowed(path: str) -> str:

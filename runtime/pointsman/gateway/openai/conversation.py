@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 from pydantic import JsonValue
 
@@ -15,7 +16,7 @@ from pointsman.gateway.problems import ProblemError
 from pointsman_schemas.ids import is_token
 from pointsman_schemas.log import WorkflowEnded, WorkflowStarted
 
-__all__ = ["MESSAGE_METADATA", "PREVIOUS_METADATA", "history_before", "response_id", "workflow_id"]
+__all__ = ["MESSAGE_METADATA", "PREVIOUS_METADATA", "history_before", "response_errors", "response_id", "workflow_id"]
 
 MESSAGE_METADATA, PREVIOUS_METADATA = "pointsman.message", "pointsman.previous"
 """Keys of a request's metadata, for the message of the user without the history, and for the previous workflow."""
@@ -45,8 +46,31 @@ def workflow_id(response: str) -> str:
         NotFoundError: The id does not name a response.
     """
     if not response.startswith(_PREFIX) or not is_token(response):
-        raise NotFoundError(f"there is no response {response[:80]!r}")
+        raise NotFoundError(_not_found(response))
     return "wf_" + response.removeprefix(_PREFIX)
+
+
+@contextmanager
+def response_errors(response: str) -> Iterator[None]:
+    """Name the response in the error of a workflow that is not found. The caller does not use ids of workflows here.
+
+    Args:
+        response: The id of the response.
+
+    Yields:
+        Nothing; find the workflow of the response here.
+
+    Raises:
+        NotFoundError: There is no such response of the caller.
+    """
+    try:
+        yield
+    except NotFoundError:
+        raise NotFoundError(_not_found(response)) from None
+
+
+def _not_found(response: str) -> str:
+    return f"there is no response {response[:80]!r} of yours; the id is in the field `id` of a response"
 
 
 async def history_before(context: Context, caller: Caller, response: str) -> list[Message]:
@@ -73,9 +97,7 @@ async def history_before(context: Context, caller: Caller, response: str) -> lis
         except NotFoundError:
             if next_one != response:
                 break  # retention removed an older turn
-            raise ProblemError(
-                404, "previous_response_not_found", f"there is no response {response[:80]!r} of yours"
-            ) from None
+            raise ProblemError(404, "previous_response_not_found", _not_found(response)) from None
         messages[:0] = turn[0]
         next_one = turn[1]
     return messages

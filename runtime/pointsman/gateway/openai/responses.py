@@ -24,6 +24,7 @@ from pointsman.gateway.openai.conversation import (
     MESSAGE_METADATA,
     PREVIOUS_METADATA,
     history_before,
+    response_errors,
     workflow_id,
 )
 from pointsman.gateway.openai.messages import Message, message_key, read_message, request_text, thread_key, turn_text
@@ -163,10 +164,10 @@ async def get_response(
     ] = None,
 ) -> Response:
     """Read a response."""
-    id = workflow_id(response_id)
-    if not stream:
-        return JSONResponse(await _response(context, caller, id))
-    workflow = await context.find(caller, id)
+    with response_errors(response_id):
+        if not stream:
+            return JSONResponse(await _response(context, caller, workflow_id(response_id)))
+        workflow = await context.find(caller, workflow_id(response_id))
     after = -1 if starting_after is None else starting_after
     chunks = _chunks(context, caller, workflow, after, detached=True, background=True)
     return StreamingResponse(chunks, media_type="text/event-stream")
@@ -180,7 +181,8 @@ async def get_response(
 )
 async def cancel_response(response_id: ResponsePath, context: ContextArg, caller: CallerArg) -> Response:
     """Cancel a response in progress. A response that has ended stays unchanged."""
-    workflow = await context.find(caller, workflow_id(response_id))
+    with response_errors(response_id):
+        workflow = await context.find(caller, workflow_id(response_id))
     if await workflow.cancel("cancelled by the client", actor=caller.name) is None:
         with suppress(TimeoutError):  # no supervisor has read the cancellation so far
             await workflow.outcome(_CANCEL_TIMEOUT_S)
