@@ -119,11 +119,14 @@ async def test_expired_oidc_token_ends_its_connection(tmp_path: Path, issuer: Is
     [
         ({"exp": 1}, "Signature has expired"),
         ({"aud": "another"}, "Audience doesn't match"),
-        ({"groups": ["guests"]}, "no rule of the policy fits"),
+        ({"groups": ["guests"]}, "no rule of the policy matches"),
         ({"sub": "a.>"}, "the claim sub is 'a.>'"),
-        ({"sub": "shop"}, "the token names the user 'shop', a user of an API key"),
-        ({"sub": "boss"}, "the token names the user 'boss', a user of an API key or of the configuration"),
-        ({"iss": "http://127.0.0.1:9"}, "neither an API key of the policy nor an OIDC token of its issuers"),
+        ({"sub": "shop"}, "the token names the user 'shop', but an API key"),
+        ({"sub": "boss"}, "the token names the user 'boss', but an API key or the configuration"),
+        (
+            {"iss": "http://127.0.0.1:9"},
+            "neither an API key of the policy nor an OIDC token of an issuer in the policy",
+        ),
         ({"key": "another"}, "Signature verification failed"),
     ],
 )

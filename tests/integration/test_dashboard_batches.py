@@ -134,7 +134,7 @@ async def test_a_batch_goes_on_in_another_dashboard_and_no_row_is_done_twice() -
         ("team=clerks&name=r.jsonl", b'"one"\n7\n', 422, "row 2 is not a request: the request is 7"),
         ("team=clerks&name=r.csv", b"a\n1\n2\n3\n4\n", 413, "POINTSMAN_BATCH_ROWS"),
         ("team=clerks&name=r.csv", b"a\n" + 2_000 * b"1", 413, "POINTSMAN_BATCH_BYTES"),
-        ("team=clerks&name=r.csv&concurrency=0", b"a\n1\n", 422, "0 workflows at a time"),
+        ("team=clerks&name=r.csv&concurrency=0", b"a\n1\n", 422, "the concurrency is 0;"),
         ("team=clerks&name=r.csv&map=a&map=b", b"a,b\n1,2\n", 422, "--map is either one COLUMN"),
         ("team=*&name=r.csv", b"a\n1\n", 422, "team"),
     ],
@@ -168,7 +168,7 @@ async def test_more_batches_than_the_bound_are_refused_until_one_is_cancelled() 
         odd = await request(dashboard.app, "POST", f"/api/batches/{first}/stop", {})
 
     assert [answer.status for answer in begun] == [200] * 10
-    assert (refused.status, "open batches of 10;" in refused.json["error"]) == (429, True)
+    assert (refused.status, "10 of 10 open batches;" in refused.json["error"]) == (429, True)
     assert (cancelled.json["status"], [one.id for one in ended]) == ("cancelling", [first])
     assert (late.status, unknown.status, odd.status) == (409, 404, 404)
     assert (other.status, other.json["id"] == first) == (200, False)  # a cancelled batch is not continued

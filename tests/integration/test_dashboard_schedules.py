@@ -122,13 +122,13 @@ async def test_schedules_belong_to_their_user_and_only_operators_change_them() -
     ("change", "said"),
     [
         ({"cron": "never"}, "cron"),
-        ({"at": "tomorrow", "cron": None}, "the time does not fit"),
+        ({"at": "tomorrow", "cron": None}, "the time is not valid"),
         ({"timezone": "Mars/Base"}, "Mars/Base"),
         ({"overlap": "maybe"}, "overlap"),
         ({"input": ""}, "input"),
         ({"team": "*"}, "team"),
         ({"every": 5}, "has no 'every'"),
-        ({"files": [FILE]}, "there are files and no request_id"),
+        ({"files": [FILE]}, "there are files but no request_id"),
         ({"files": [FILE], "request_id": "r1"}, "uploaded for another request"),
     ],
 )

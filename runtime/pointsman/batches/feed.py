@@ -1,4 +1,4 @@
-"""Feed one batch: send its rows, a bounded number at a time, and write its progress."""
+"""Feed one batch: send the rows, a bounded number at a time, and store the progress."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from pointsman_schemas.subjects import Subjects
 
 __all__ = ["BatchFeed", "BatchParts", "FeedLostError"]
 
-_RESERVED_ROWS = 100  # rows that a feeder may send before it writes the record again
-_LIMIT_PAUSE_S = 0.25  # seconds until another try of a row that a limit of the caller holds back
-_CANCELS = 16  # cancellations at a time
-_CANCEL_PAUSE_S = 0.5  # seconds until another cancellation of rows whose requests were not found
-_SETTLE_TIMEOUT_S = 30.0  # seconds for which the feed waits until cancelled rows end
+_RESERVED_ROWS = 100  # most rows that a feeder may send before the record is written again
+_LIMIT_PAUSE_S = 0.25  # seconds between attempts to send a row while a limit of the caller is reached
+_CANCELS = 16  # cancellations that are sent at the same time
+_CANCEL_PAUSE_S = 0.5  # seconds until rows whose requests were not found are cancelled again
+_SETTLE_TIMEOUT_S = 30.0  # longest wait for the end of cancelled rows, in seconds
 
 
 class FeedLostError(Exception):
@@ -76,7 +76,7 @@ class BatchFeed:
         self._stored = stored
         self._writing = asyncio.Lock()
         self._stopping = asyncio.Event()
-        self._ended: dict[int, _End] = {}  # rows that ended before a row with a smaller number
+        self._ended: dict[int, _End] = {}  # ended rows after a row that has not ended
         self._client = parts.client.for_user(stored.record.caller)
 
     @property
@@ -128,14 +128,14 @@ class BatchFeed:
         self._stopping.set()
 
     async def release(self) -> None:
-        """Release the batch, so that another process can take it at once."""
+        """Release the batch, so another process can feed the batch at once."""
         with suppress(FeedLostError):
             await self._write(lambda record: {"feeder": ""})
 
     async def submit(
         self, team: str, input: BatchInput, *, request_id: str, deadline: float | None, budget: Budget | None
     ) -> Workflow:
-        """Publish the request of a row, once the limits of the caller allow it.
+        """Publish the request of a row as soon as the limits of the caller allow a request.
 
         Args:
             team: The team.
@@ -155,7 +155,7 @@ class BatchFeed:
             try:
                 self._parts.index.callers.check(record.caller, record.limits)
                 break
-            except CallerLimitError:  # running workflows, or tokens or cost of the day
+            except CallerLimitError:  # the limit of running workflows, or of tokens or cost in a day
                 await asyncio.sleep(_LIMIT_PAUSE_S)
         if self._parts.index.find(workflow) is None:
             self._parts.index.callers.submitted(record.caller, workflow)
@@ -164,7 +164,7 @@ class BatchFeed:
         )
 
     async def _feed(self) -> str:
-        """Send the rows and wait for their ends. Return the reason if the batch ended early."""
+        """Send the rows and wait until all rows have ended. Return the reason if the batch ended early."""
         record = self._stored.record
         rows = run_batch(
             _RowOffset(self, record.next - 1),
@@ -184,7 +184,7 @@ class BatchFeed:
         return ""
 
     async def _cancel_rows(self) -> None:
-        """Cancel the workflows of the rows that were sent and have not ended."""
+        """Cancel the workflows of sent rows that have not ended."""
         record = self._stored.record
         room = asyncio.Semaphore(_CANCELS)
 
@@ -198,7 +198,7 @@ class BatchFeed:
                 return None
 
         rows: list[int] = [row for row in range(record.next, record.sent + 1) if row not in self._ended]
-        for _ in range(2):  # at the first try, the request of a row may not be stored yet
+        for _ in range(2):  # at the first attempt, the request of a row may not be stored yet
             found = await asyncio.gather(*(cancel(row) for row in rows))
             rows = [row for row in found if row is not None]
             if not rows:
@@ -206,7 +206,7 @@ class BatchFeed:
             await asyncio.sleep(_CANCEL_PAUSE_S)
 
     async def _settle(self) -> None:
-        """Count each row that has no end yet. Cancelled rows have `_SETTLE_TIMEOUT_S` to end."""
+        """Count each row without an end. Wait up to `_SETTLE_TIMEOUT_S` for the ends of cancelled rows."""
         record, index = self._stored.record, self._parts.index
         left = [row for row in range(record.next, record.total + 1) if row not in self._ended]
         until = asyncio.get_running_loop().time() + _SETTLE_TIMEOUT_S
@@ -236,7 +236,7 @@ class BatchFeed:
             await self._write(lambda record: {})
 
     async def _write(self, change: Callable[[BatchRecord], dict[str, Any]]) -> None:
-        """Write the progress and a change. A cancellation that another process stored meanwhile is kept."""
+        """Store the progress and a change. Do not overwrite a cancellation that another process has stored."""
         async with self._writing:
             while True:
                 record, revision = self._stored
@@ -267,7 +267,7 @@ class BatchFeed:
 
 
 class _RowOffset:
-    """Submits rows with numbers after an offset. Earlier rows have ended, and are not read again."""
+    """Submit rows with numbers after an offset. Earlier rows have ended, and are not read again."""
 
     def __init__(self, feed: BatchFeed, offset: int) -> None:
         self._feed = feed

@@ -1,4 +1,4 @@
-"""The records of batches in a key-value bucket. All feeders read the records. One feeder at a time feeds a batch."""
+"""Read and write the records of batches in a key-value bucket. One feeder at a time feeds a batch."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ BatchStatus: TypeAlias = Literal["running", "paused", "cancelling", "completed",
 BATCH_GROUP = "batch"
 """The group of keys for batches in the gateway's bucket."""
 MAX_PROBLEMS = 20
-"""Newest rows that did not complete, in the record."""
+"""Most rows in a record that did not complete; the newest rows are listed."""
 _MAX_REASON_CHARS = 200
 
 
@@ -43,7 +43,7 @@ class RowProblem(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     row: int = Field(description="The number of the row, from 1.")
-    workflow_id: str = Field(description="The workflow; its request may not have been sent.")
+    workflow_id: str = Field(description="The workflow. The request of the workflow may not have been sent.")
     status: str = Field(description="The status of the outcome, or `not_sent`.")
     reason: str = Field(description="The beginning of the reason.")
 
@@ -53,36 +53,40 @@ class BatchRecord(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
-    id: Token = Field(description="The id. The id of a request is this id and the number of its row.")
+    id: Token = Field(description="The id. The id of a request is this id and the number of the row.")
     caller: Token = Field(description="The caller of the requests.")
     limits: CallerLimits = Field(description="The limits of the caller.")
     team: TeamName = Field(description="The team.")
     name: str = Field(default="", description="The name of the file with the rows; empty for rows without a file.")
-    digest: str = Field(description="The digest of the rows and the options: the same batch has the same digest.")
-    rows: File = Field(description="The requests, one JSON text or object a line.")
+    digest: str = Field(description="The digest of the rows and the options. Equal batches have equal digests.")
+    rows: File = Field(description="The requests, one JSON text or object per line.")
     total: int = Field(ge=1, description="Number of rows.")
-    concurrency: int = Field(ge=1, description="Workflows that run at a time.")
-    deadline: float | None = Field(default=None, description="Seconds for each workflow.")
+    concurrency: int = Field(ge=1, description="Largest number of workflows that run at the same time.")
+    deadline: float | None = Field(
+        default=None, description="Seconds from the admission of each workflow to its deadline."
+    )
     budget: Budget | None = Field(default=None, description="Limits of each workflow.")
     created_at: AwareDatetime = Field(description="Time of the batch.")
     feeder: str = Field(default="", description="The process that feeds the batch; empty without a feeder.")
-    beat: int = Field(default=0, ge=0, description="Number of writes of the feeder. A write shows that it runs.")
-    sent: int = Field(default=0, ge=0, description="No row after this one was sent.")
-    next: int = Field(default=1, ge=1, description="Each row before this one has ended.")
+    beat: int = Field(
+        default=0, ge=0, description="Number of writes of the feeder. A new write shows that the feeder runs."
+    )
+    sent: int = Field(default=0, ge=0, description="No row with a greater number was sent.")
+    next: int = Field(default=1, ge=1, description="Every row with a smaller number has ended.")
     counts: dict[str, int] = Field(default={}, description="Number of the rows before `next` by status.")
     usage: Usage = Field(default=Usage(), description="Usage of the rows before `next`.")
     problems: tuple[RowProblem, ...] = Field(
         default=(), description="The newest rows before `next` that did not complete."
     )
     paused: bool = Field(default=False, description="True while the batch is paused.")
-    cancelled: bool = Field(default=False, description="True once the batch was cancelled.")
+    cancelled: bool = Field(default=False, description="True if the batch was cancelled.")
     cancelled_by: str = Field(default="", description="The user who cancelled the batch.")
     ended_at: AwareDatetime | None = Field(default=None, description="Time of the end.")
     reason: str = Field(default="", description="The reason why the batch ended early.")
 
     @property
     def status(self) -> BatchStatus:
-        """The status of the batch: `completed` once each row has ended, whatever its status is."""
+        """The status of the batch; `completed` as soon as each row has ended with any status."""
         if self.ended_at is not None:
             return "cancelled" if self.cancelled else "failed" if self.reason else "completed"
         return "cancelling" if self.cancelled else "paused" if self.paused else "running"
@@ -103,20 +107,20 @@ def problem_of(row: int, workflow: str, status: str, reason: str) -> RowProblem:
         row: The number of the row, from 1.
         workflow: The workflow.
         status: The status of the outcome.
-        reason: The reason, of which the beginning is kept.
+        reason: The reason. Only the beginning is stored.
     """
     return RowProblem(row=row, workflow_id=workflow, status=status, reason=reason[:_MAX_REASON_CHARS])
 
 
 class StoredRecord(NamedTuple):
-    """A record, and its revision for compare-and-set."""
+    """A record, and the revision of the record for compare-and-set."""
 
     record: BatchRecord
     revision: int
 
 
 def parse_record(entry: KeyValueEntry | None) -> StoredRecord | None:
-    """Return the record of an entry; None for a deleted or unreadable one.
+    """Return the record of an entry; None for a deleted or unreadable entry.
 
     Args:
         entry: The entry.
@@ -125,7 +129,7 @@ def parse_record(entry: KeyValueEntry | None) -> StoredRecord | None:
         return None
     try:
         return StoredRecord(parse(BatchRecord, entry.value), entry.revision)
-    except ContractError:  # another release wrote it
+    except ContractError:  # a different release wrote the record
         return None
 
 
@@ -148,13 +152,13 @@ async def store_record(bucket: KeyValue, record: BatchRecord, expect: int) -> St
     Args:
         bucket: The bucket.
         record: The record.
-        expect: The revision of the newest change of the batch; 0 without any change.
+        expect: The expected revision of the record; 0 for a new record.
 
     Returns:
         The record with its revision.
 
     Raises:
-        ConflictError: Another change came first.
+        ConflictError: Another process has changed the record.
     """
     return StoredRecord(record, await bucket.put(record.id, dump(record), expect=expect))
 
@@ -162,12 +166,12 @@ async def store_record(bucket: KeyValue, record: BatchRecord, expect: int) -> St
 async def update_record(
     bucket: KeyValue, id: str, change: Callable[[BatchRecord], BatchRecord | None]
 ) -> StoredRecord | None:
-    """Change a record, also while other processes change it.
+    """Change a record, also while other processes change the record.
 
     Args:
         bucket: The bucket.
         id: The batch.
-        change: Returns the changed record, or None to change nothing. Called again after a conflict.
+        change: Returns the changed record, or None to change nothing. After a conflict, `change` is called again.
 
     Returns:
         The record; None for an unknown batch.

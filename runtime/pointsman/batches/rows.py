@@ -1,4 +1,4 @@
-"""Read and check the rows of a batch, store them, and read them back in blocks."""
+"""Check and store the rows of a batch, and read stored rows in blocks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pointsman_schemas.strict_json import describe, parse_json
 __all__ = ["MEDIA_TYPE", "RowBounds", "Rows", "RowsRefusedError", "TooLargeRowsError", "read_rows", "store_rows"]
 
 MEDIA_TYPE = "application/jsonl"
-_MAX_ERRORS = 5  # invalid rows that an error lists
+_MAX_ERRORS = 5  # most invalid rows that an error lists
 _BLOCK_BYTES = 1_048_576  # bytes of rows that are read ahead
 
 
@@ -27,7 +27,7 @@ class RowsRefusedError(ContractError):
 
     Args:
         kind: The cause as one word.
-        message: The cause, and the change that helps.
+        message: The cause, and the remedy.
         errors: The invalid rows: `row` is the number, from 1, and `message` the error.
     """
 
@@ -38,7 +38,7 @@ class RowsRefusedError(ContractError):
 
 
 class TooLargeRowsError(RowsRefusedError):
-    """The rows are too many, or too large."""
+    """There are too many rows, or the rows are too large."""
 
 
 class RowBounds(NamedTuple):
@@ -56,7 +56,7 @@ class RowBounds(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """The rows of a batch in the store, and their number."""
+    """The stored rows of a batch, and the number of the rows."""
 
     file: File
     total: int
@@ -68,7 +68,7 @@ async def store_rows(store: FileStore, owner: str, pieces: AsyncIterable[bytes],
     Args:
         store: The files of the namespace.
         owner: The batch.
-        pieces: The body: one JSON text or object a line. Empty lines are left out.
+        pieces: The body, with one JSON text or object per line. Empty lines are ignored.
         bounds: The bounds.
 
     Returns:
@@ -76,7 +76,7 @@ async def store_rows(store: FileStore, owner: str, pieces: AsyncIterable[bytes],
 
     Raises:
         RowsRefusedError: A row is not a request, or there is no row.
-        TooLargeRowsError: The rows are too many or too large.
+        TooLargeRowsError: There are too many rows, or the rows are too large.
     """
     writer = store.create("rows.jsonl", MEDIA_TYPE, owner)
     errors: list[dict[str, object]] = []
@@ -101,12 +101,12 @@ async def store_rows(store: FileStore, owner: str, pieces: AsyncIterable[bytes],
         detail = f"row {errors[0]['row']} is not a request: {errors[0]['message']}; nothing was sent"
         raise RowsRefusedError("invalid_rows", detail, errors)
     if not total:
-        raise RowsRefusedError("no_rows", "the batch has no row; send one JSON text or object a line")
+        raise RowsRefusedError("no_rows", "the batch has no row; send one JSON text or object per line")
     return Rows(await writer.finish(), total)
 
 
 async def read_rows(store: FileStore, file: File, first: int = 1) -> AsyncIterator[BatchInput]:
-    """Yield the rows. They are read in blocks, so that no read of the broker stays open while rows wait.
+    """Yield the rows. Read the rows in blocks, so no read at the broker stays open while the caller uses the rows.
 
     Args:
         store: The files of the namespace.
@@ -144,7 +144,7 @@ async def _read_block(store: FileStore, file: File, first: int) -> list[bytes]:
 
 
 async def _lines(pieces: AsyncIterable[bytes], max_bytes: int, max_line_bytes: int) -> AsyncGenerator[bytes, None]:
-    """Yield the lines that are not empty, without their ends."""
+    """Yield the lines that are not empty, without line ends."""
     rest = bytearray()
     size = 0
     async for piece in pieces:

@@ -1,4 +1,4 @@
-"""Run the batches of a namespace: follow all records, and feed (send the rows of) batches without a feeder."""
+"""Run the batches of a namespace: follow all records, and feed batches that have no feeder."""
 
 from __future__ import annotations
 
@@ -20,20 +20,21 @@ __all__ = ["BatchRunner"]
 
 _log = get_logger(__name__)
 
-_SILENT_BEATS = 4  # after this number of heartbeats without a write of the feeder, another process takes the batch
+_SILENT_BEATS = 4  # heartbeats without a write of the feeder after which another process feeds the batch
 _SEARCH_INTERVAL_S = 0.5  # seconds between searches for batches without a feeder
 _MAX_FEEDS = 20  # batches that one process feeds at a time
-_MAX_OF_CALLER = _MAX_FEEDS // 4  # of one caller: a caller whose batches wait for a daily limit must not use all places
+# batches of one caller; batches that wait for a caller's daily limit must not use all places
+_MAX_OF_CALLER = _MAX_FEEDS // 4
 _RELEASE_TIMEOUT_S = 2.0
-_KEPT = timedelta(days=7)  # the time for which the record of a batch that has ended is kept
+_KEPT = timedelta(days=7)  # the time after which the record of an ended batch is deleted
 
 
 class BatchRunner(Signal):
-    """The batches of a namespace, as one process sees them. Each change of a record is a change of this signal.
+    """The batches of a namespace in the memory of one process. Each change of a record is a change of this signal.
 
-    A process measures the time since the last change of a record by its own clock. So the clocks of the processes need
-    not agree. If two processes feed a batch at the same time, no row is done twice: the id of each request follows from
-    the batch and the row.
+    A process measures the time since the last change of a record by its own clock, so the clocks of the processes may
+    differ. If two processes feed a batch at the same time, no row is done twice, because the batch and the row
+    determine the id of each request.
 
     Args:
         parts: The parts of the process.
@@ -44,7 +45,7 @@ class BatchRunner(Signal):
         self._parts = parts
         self._bucket = parts.bucket
         self._me = secrets.token_hex(8)
-        self._records: dict[str, tuple[StoredRecord, float]] = {}  # with the time of the last change
+        self._records: dict[str, tuple[StoredRecord, float]] = {}  # each with the time of the last change
         self._feeds: dict[str, tuple[BatchFeed, asyncio.Task[None]]] = {}
         self._denied: set[str] = set()  # batches for which this process lacks a permission
 
@@ -54,7 +55,7 @@ class BatchRunner(Signal):
         return sorted(found, key=lambda record: record.created_at, reverse=True)
 
     def add(self, stored: StoredRecord) -> None:
-        """Add a record that this process has stored. The change of the bucket arrives later.
+        """Add a record that this process has stored, before the watch of the bucket delivers the record.
 
         Args:
             stored: The record.
@@ -63,7 +64,7 @@ class BatchRunner(Signal):
         self.notify()
 
     async def run(self) -> None:
-        """Follow the records and feed batches, until cancelled. Then other processes feed these batches."""
+        """Follow the records and feed batches, until cancelled. After that, other processes feed these batches."""
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(follow_bucket(self._bucket, self._apply, content="batches"))
@@ -100,11 +101,13 @@ class BatchRunner(Signal):
                     except PermissionDeniedError as error:
                         self._deny(id, error)
             except BusUnavailableError as error:
-                _log.info("batches_unavailable", error=str(error), hint="the batches are read again")
+                _log.info(
+                    "batches_unavailable", error=str(error), hint="the gateway or dashboard reads the batches again"
+                )
             await asyncio.sleep(_SEARCH_INTERVAL_S)
 
     async def _look_at(self, stored: StoredRecord, *, silent: bool) -> None:
-        """Take a batch without a feeder, and delete the record of a batch that ended long ago."""
+        """Feed a batch that has no feeder. Delete the record of a batch that ended long ago."""
         record = stored.record
         if record.ended_at is not None:
             if datetime.now(UTC) - record.ended_at > _KEPT:
@@ -117,7 +120,7 @@ class BatchRunner(Signal):
         return len(self._feeds) < _MAX_FEEDS and own < _MAX_OF_CALLER
 
     async def _take(self, stored: StoredRecord) -> None:
-        """Become the feeder of a batch, unless another process has become the feeder first."""
+        """Become the feeder of a batch, if no other process has become the feeder first."""
         record = stored.record.model_copy(update={"feeder": f"{self._me}-{stored.revision}"})
         try:
             mine = await store_record(self._bucket, record, stored.revision)
@@ -130,18 +133,23 @@ class BatchRunner(Signal):
         try:
             await feed.run()
         except FeedLostError:
-            _log.info("batch_lost", batch=id, hint="another process feeds it")
+            _log.info("batch_lost", batch=id, hint="another process feeds the batch")
         except PermissionDeniedError as error:
             self._deny(id, error)
             with suppress(PointsmanError):
                 await feed.release()
-        except Exception as error:  # the broker is unavailable, or this program has a fault
-            _log.warning("batch_interrupted", batch=id, error=str(error), hint="a gateway or dashboard takes it again")
+        except Exception as error:  # the broker is unavailable, or there is an unexpected error
+            _log.warning(
+                "batch_interrupted", batch=id, error=str(error), hint="a gateway or dashboard continues the batch"
+            )
         finally:
             del self._feeds[id]
 
     def _deny(self, id: str, error: PermissionDeniedError) -> None:
         self._denied.add(id)
         _log.warning(
-            "batch_denied", batch=id, error=str(error), hint="a gateway or dashboard with the right to submit feeds it"
+            "batch_denied",
+            batch=id,
+            error=str(error),
+            hint="a gateway or dashboard with the right to submit feeds the batch",
         )

@@ -1,4 +1,4 @@
-"""Create, list, pause, resume and cancel batches, and read their progress and their results."""
+"""Create, list, pause, resume and cancel batches, and read the progress and the results of batches."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ __all__ = ["MAX_CONCURRENCY", "BatchAction", "BatchConflictError", "BatchProgres
 
 BatchAction: TypeAlias = Literal["pause", "resume", "cancel"]
 MAX_CONCURRENCY = 100
-"""Largest number of workflows of a batch at a time."""
-_MAX_OPEN = 10  # batches of a caller that have not ended
-_MAX_KEPT = 10_000  # batches of a caller, including batches that ended in the last seven days
-_KEPT_RETRY_S = 3_600  # seconds after which a caller with too many kept batches may try again
-_RETRY_S = 5  # seconds after which a caller with too many batches may try again
+"""Largest number of workflows of a batch that run at the same time."""
+_MAX_OPEN = 10  # most batches of a caller that have not ended
+_MAX_KEPT = 10_000  # most batches of a caller, including batches that ended in the last seven days
+_KEPT_RETRY_S = 3_600  # seconds after which a caller with too many stored batches may try again
+_RETRY_S = 5  # seconds after which a caller with too many open batches may try again
 _MAX_LISTED = 100
-_READS = 16  # outcomes that are read at a time
+_READS = 16  # outcomes that are read at the same time
 
 
 class BatchConflictError(PointsmanError):
@@ -90,7 +90,8 @@ class Batches(BatchRunner):
         super().__init__(parts)
         self._max_rows = max_rows
         self._max_bytes = max_bytes
-        self._uploads = OpenCounts()  # batches whose rows are being stored: they count in the check of other batches
+        # batches whose rows are being stored; the check of a further batch counts these batches
+        self._uploads = OpenCounts()
 
     def id_of(self, caller: str, key: str) -> str:
         """Return the id of the batch that a caller names.
@@ -118,14 +119,14 @@ class Batches(BatchRunner):
         """Check and store the rows of a batch. The processes of the namespace then send the rows.
 
         Args:
-            caller: The caller, whose requests the rows become.
+            caller: The caller of the requests.
             team: The team.
-            pieces: The rows: one JSON text or object a line.
-            key: The caller's own name for the batch. The same rows under the same key are the same batch.
+            pieces: The rows, with one JSON text or object per line.
+            key: The caller's own name for the batch. A repetition with the same key and rows is the same batch.
             limits: The limits of the caller. Rows wait while a limit is reached. Default: none.
             name: The name of the file of the rows.
             max_row_bytes: Largest size of a row, in bytes.
-            concurrency: Workflows at a time, 1 to 100.
+            concurrency: Largest number of workflows that run at the same time, 1 to 100.
             deadline: The time for each workflow, in seconds.
             budget: Limits of each workflow.
 
@@ -133,13 +134,13 @@ class Batches(BatchRunner):
             The batch.
 
         Raises:
-            ContractError: The concurrency is not possible.
+            ContractError: The concurrency is not between 1 and 100.
             RowsRefusedError: A row is not a request, there is no row, or the rows are too many or too large.
             CallerLimitError: Too many batches of the caller have not ended.
             BatchConflictError: The key belongs to another batch.
         """
         if not 1 <= concurrency <= MAX_CONCURRENCY:
-            raise ContractError(f"{concurrency} workflows at a time are not possible; give 1 to {MAX_CONCURRENCY}")
+            raise ContractError(f"the concurrency is {concurrency}; use 1 to {MAX_CONCURRENCY}")
         id = self.id_of(caller, key) if key else f"batch-{uuid4().hex[:24]}"
         if not key or await read_record(self._bucket, id) is None:
             self._check_open(caller)
@@ -168,7 +169,7 @@ class Batches(BatchRunner):
         """Return the newest 100 batches, the newest first.
 
         Args:
-            caller: Only batches of this caller. Default: those of all callers.
+            caller: Only batches of this caller. Default: batches of all callers.
         """
         return [record for record in self.records() if caller in ("", record.caller)][:_MAX_LISTED]
 
@@ -177,17 +178,17 @@ class Batches(BatchRunner):
 
         Args:
             id: The batch.
-            caller: The caller of the batch. Default: any.
+            caller: The caller of the batch. Default: any caller.
 
         Returns:
             The batch.
 
         Raises:
-            NotFoundError: There is no such batch, or it belongs to another caller.
+            NotFoundError: There is no such batch, or the batch belongs to another caller.
         """
         found = await read_record(self._bucket, id)
         if found is None or caller not in ("", found.record.caller):
-            raise NotFoundError(f"there is no batch {id!r} of yours; list the batches for their ids")
+            raise NotFoundError(f"there is no batch {id!r} of yours; list your batches to see their ids")
         return found.record
 
     async def change(self, id: str, action: BatchAction, *, actor: str) -> BatchRecord:
@@ -195,10 +196,10 @@ class Batches(BatchRunner):
 
         Args:
             id: The batch.
-            action: `pause` stops sending rows, and running workflows continue; `resume` sends the remaining rows of a
-                paused batch; `cancel` stops sending rows, and cancels the running workflows.
+            action: `pause` sends no more rows, but running workflows continue; `resume` sends the remaining rows of a
+                paused batch; `cancel` sends no more rows, and cancels the running workflows.
 
-            actor: The user who does it. The logs of cancelled workflows name the user.
+            actor: The user who acts. The logs of cancelled workflows name the user.
 
         Returns:
             The batch.
@@ -217,7 +218,7 @@ class Batches(BatchRunner):
         return stored.record
 
     def progress(self, record: BatchRecord) -> BatchProgress:
-        """Return the progress of a batch: of the settled rows from the record, of all later rows from the index.
+        """Return the progress of a batch. The record has the settled rows, and the index has all later rows.
 
         Args:
             record: The batch.
@@ -237,11 +238,11 @@ class Batches(BatchRunner):
         return BatchProgress(counts, usage, problems[-MAX_PROBLEMS:])
 
     async def results(self, record: BatchRecord, after: int = 0) -> AsyncGenerator[BatchRow, None]:
-        """Yield the rows that have ended, in order, without rows whose outcome was removed by retention.
+        """Yield the ended rows in order. Omit rows whose outcome retention has removed.
 
         Args:
             record: The batch.
-            after: Only rows after this one.
+            after: Only rows after the row of this number.
 
         Yields:
             The rows.
@@ -259,14 +260,15 @@ class Batches(BatchRunner):
         if len(own) >= _MAX_KEPT:
             raise CallerLimitError(
                 "too_many_batches",
-                f"{caller} has {len(own)} batches of {_MAX_KEPT}, each kept for seven days; send more rows in each",
+                f"{caller} has {len(own)} of {_MAX_KEPT} batches, and each is stored for seven days; send more rows "
+                f"in each batch",
                 _KEPT_RETRY_S,
             )
         running = sum(1 for each in own if each.ended_at is None) + self._uploads[caller]
         if running >= _MAX_OPEN:
             raise CallerLimitError(
                 "too_many_batches",
-                f"{caller} has {running} open batches of {_MAX_OPEN}; wait for one to end, or cancel one",
+                f"{caller} has {running} of {_MAX_OPEN} open batches; wait until a batch ends, or cancel a batch",
                 _RETRY_S,
             )
 
@@ -277,7 +279,7 @@ class Batches(BatchRunner):
             if (found := parse_record(entry)) is not None:
                 if found.record.digest != record.digest:
                     raise BatchConflictError(
-                        "key_taken", "another batch has this key; nothing was sent; give the new batch a new key"
+                        "key_taken", "another batch has this key; nothing was sent; use a new key for the new batch"
                     )
                 return found.record
             with suppress(ConflictError):
@@ -295,7 +297,7 @@ class Batches(BatchRunner):
 
 
 async def open_batches(client: Client, index: WorkflowIndex, settings: Settings) -> Batches:
-    """Return the batches of a namespace, for a process that sends their rows.
+    """Return the batches of a namespace, for a process that sends rows.
 
     Args:
         client: A connected client of the namespace.

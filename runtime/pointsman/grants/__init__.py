@@ -1,6 +1,6 @@
-"""Grants: the rights of each role at the broker, and their forms: server users, JWTs and an auth callout.
+"""Grants: the rights of each role at the broker, as users of a server configuration, as JWTs, or by an auth callout.
 
-`permissions` is the one table of rights. All other modules follow this table.
+`permissions` has the table of rights. All other modules use this table.
 
 permissions, accounts, server_config, jwt, folder, push, probe, policy, callout
 """

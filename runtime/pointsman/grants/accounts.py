@@ -1,8 +1,9 @@
-"""The two accounts of a tenant: the account with the streams, and the edge account of callers, workers and viewers.
+"""List the subjects between the two accounts of a tenant: the account with the streams, and the edge account.
 
-The edge account imports what its roles may publish as services, and what they may subscribe to as streams. The broker
-then gives each request a reply subject of its own in the account with the streams, so that an answer can go to the
-edge account only. Both lists follow from the table of rights.
+Callers, workers and viewers are in the edge account. The edge account imports subjects on which its roles may publish
+as services, and subjects to which its roles may subscribe as streams. In the account with the streams, the broker
+replaces the reply subject of each request, so an answer can only go to the edge account. Both lists are made from the
+table of rights.
 """
 
 from __future__ import annotations
@@ -18,15 +19,15 @@ __all__ = ["Exchange", "exchange", "has_many_answers", "is_covered"]
 _API, _EDGE_API = "$JS.API.", f"$JS.{EDGE_DOMAIN}.API."
 _BATCH = re.compile(r"\$JS\.API\.DIRECT\.GET\.[^.]+")  # a direct get without a subject asks for a batch
 _INBOXES = "_INBOX.>"
-_SERVICES = "$SRV.>"  # the subjects of the NATS micro protocol, on which agents describe themselves
+_SERVICES = "$SRV.>"  # the subjects of the NATS micro protocol; agents describe themselves on these subjects
 
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """The subjects that the two accounts exchange.
+    """The subjects that the two accounts import from each other.
 
     Attributes:
-        services: Services of the account with the streams, each with its subject in the edge account.
+        services: Services of the account with the streams, each with the subject in the edge account.
         streams: Subjects of the account with the streams that users of the edge account may receive.
         edge_services: Services of the edge account that the account with the streams imports.
     """
@@ -37,7 +38,7 @@ class Exchange:
 
 
 def exchange(namespaces: Iterable[str]) -> Exchange:
-    """Return the subjects that the accounts of a tenant exchange.
+    """Return the subjects that the accounts of a tenant import from each other.
 
     Args:
         namespaces: The namespaces of the tenant.
@@ -56,7 +57,7 @@ def exchange(namespaces: Iterable[str]) -> Exchange:
     services = [
         (_API + each.removeprefix(_EDGE_API) if each.startswith(_EDGE_API) else each, each) for each in published
     ]
-    # A message of an edge user is already delivered within the edge account. No second copy may be imported.
+    # Messages of edge users are already delivered within the edge account, so an import would deliver a second copy.
     local = {_kind(each) for each in published} | {"_INBOX", "$SRV"}
     received = {each for each in subscribed if _kind(each) not in local and each.split(".")[0] not in local}
     return Exchange(tuple(sorted(services)), (*sorted(received), _INBOXES))
@@ -65,19 +66,19 @@ def exchange(namespaces: Iterable[str]) -> Exchange:
 def has_many_answers(service: str) -> bool:
     """Return True if a request to a service may have several answers.
 
-    The broker forgets the reply subject of any other request after the first answer: a busy publisher costs little.
+    For other requests, the broker forgets the reply subject after the first answer. So a busy publisher costs little.
 
     Args:
         service: The subject of the service.
 
     Returns:
-        True for pull requests, reads in batches, and questions to all agents.
+        True for pull requests, reads in batches, and requests to all agents.
     """
     return ".CONSUMER.MSG.NEXT." in service or service.startswith("$SRV") or _BATCH.fullmatch(service) is not None
 
 
 def is_covered(subject: str, patterns: Iterable[str]) -> bool:
-    """Return True if one of the patterns matches all that a subject or pattern matches.
+    """Return True if one of the patterns matches each subject that the given subject or pattern matches.
 
     Args:
         subject: A subject, or a pattern with wildcards.

@@ -1,8 +1,8 @@
-"""The auth callout service: the broker asks it for each connection without a login of its own.
+"""Serve the auth callout. The broker sends a request for each connection whose login the configuration does not have.
 
-The broker sends the login of the connection in a signed request. The service answers with the JWT of a user, whose
-permissions follow from the policy and the table of rights, or with a refusal. The broker's log has the reason of a
-refusal; the client does not get it.
+The broker sends the login of the connection in a signed request. The service answers with the JWT of a user or with a
+refusal. The policy and the table of rights decide about the permissions of the user. The log of the broker has the
+reason of a refusal; the client does not get the reason.
 """
 
 from __future__ import annotations
@@ -31,17 +31,18 @@ _log = structlog.get_logger(__name__)
 
 _SUBJECT = "$SYS.REQ.USER.AUTH"
 _REQUEST_AUDIENCE = "nats-authorization-request"
-_KEY_LIFETIME_S = 3600  # seconds after which the broker asks again for the user of an API key
+_KEY_LIFETIME_S = 3600  # seconds after which the broker requests the user of an API key again
 
 
 class AuthCallout:
-    """Decides which user a connection becomes.
+    """Decide about the user of each connection.
 
     Args:
         policy: The keys and rules.
-        issuer: The account key that the server's configuration names as `issuer`.
+        issuer: The account key that is `issuer` in the server's configuration.
         account: The account with the streams.
-        users: The users of the server's configuration. A user with the name of another would receive its answers.
+        users: The users of the server's configuration. A user with the same name as another user would receive the
+            answers to the other user.
 
     Raises:
         ConfigurationError: A URL of an issuer of the policy is not https, and not on this machine; or an API key has
@@ -53,8 +54,8 @@ class AuthCallout:
         for key in policy.keys:
             if key.name in taken:
                 raise ConfigurationError(
-                    f"the API key {key.name!r} has the name of a user of the server's configuration, and would receive "
-                    "the answers to that user; choose another name"
+                    f"the API key {key.name!r} has the name of a user of the server's configuration, and would "
+                    f"receive the answers to this user; choose a different name"
                 )
         self._taken = taken | {key.name for key in policy.keys}
         self._policy = policy
@@ -69,7 +70,7 @@ class AuthCallout:
             request: The request, a JWT that the server has signed.
 
         Returns:
-            The answer; None for a request that no server has made.
+            The answer; None for a request that does not come from a server.
         """
         try:
             user, server, asked = _read_request(request)
@@ -89,7 +90,7 @@ class AuthCallout:
         return authorization_response(self._issuer, user, server, jwt=jwt).encode()
 
     async def _decide(self, login: Mapping[str, Any]) -> tuple[Grant, str, int]:
-        """Return the grant of a login, its namespace, and the Unix time at which the broker asks again.
+        """Return the grant and the namespace of a login, and the Unix time at which the broker must ask again.
 
         Raises:
             ConfigurationError: The policy has no grant for the login.
@@ -108,26 +109,28 @@ class AuthCallout:
             grant, namespace = self._policy.oidc(issuer, claims)
             if grant.name in self._taken:
                 raise ConfigurationError(
-                    f"the token names the user {grant.name!r}, a user of an API key or of the configuration; "
-                    "name a claim whose values differ from these users"
+                    f"the token names the user {grant.name!r}, but an API key or the configuration already has this "
+                    f"user; in the policy, name a claim with different values"
                 )
             return grant, namespace, int(claims["exp"])
-        raise ConfigurationError("the token is neither an API key of the policy nor an OIDC token of its issuers")
+        raise ConfigurationError(
+            "the token is neither an API key of the policy nor an OIDC token of an issuer in the policy"
+        )
 
 
 def _read_request(request: bytes) -> tuple[str, str, Mapping[str, Any]]:
     """Return the key of the connection, the id of the server, and the content of a request.
 
     Raises:
-        ConfigurationError: The request is not signed by the server that it names.
+        ConfigurationError: The request is not signed by the server whose id is in the request.
     """
     claims = read_jwt(request.decode("utf-8", "replace"))
     asked = claims["nats"]
     user, server = str(asked["user_nkey"]), str(asked["server_id"]["id"])
     if claims.get("aud") != _REQUEST_AUDIENCE or claims["iss"] != server:
-        raise ConfigurationError("the request does not come from the server that it names")
+        raise ConfigurationError("the request is not signed by the server whose id is in the request")
     if not is_public_key(user, "user") or not is_public_key(server, "server"):
-        raise ConfigurationError("the request names keys of another kind")
+        raise ConfigurationError("the keys in the request are not the keys of a server and a user")
     return user, server, asked
 
 
@@ -136,8 +139,9 @@ async def serve_callout(settings: Settings, callout: AuthCallout) -> AsyncIterat
     """Answer the requests of the broker while the context is open.
 
     Args:
-        settings: The settings of the connection, with the login of a user that the broker exempts from the callout.
-        callout: The decisions.
+        settings: The settings of the connection. The login belongs to a user in `auth_users` of the server's
+            configuration.
+        callout: Decides about each request.
 
     Yields:
         The connection.
@@ -159,7 +163,7 @@ async def serve_callout(settings: Settings, callout: AuthCallout) -> AsyncIterat
         if message.headers.get("Nats-Server-Xkey"):
             _log.warning(
                 "callout_request_encrypted",
-                reason="the server's configuration has an xkey",
+                reason="the server's configuration has an xkey, so requests are encrypted",
                 hint="remove xkey from auth_callout; connect to the server with TLS",
             )
             return

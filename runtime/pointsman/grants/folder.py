@@ -1,7 +1,7 @@
-"""Keep the grants of a tenant in a folder: users, keys, and the files for the broker and for each user.
+"""Store the grants of a tenant in a folder, with users, keys, and the files for the broker and for each user.
 
-`grants.json` holds no secret. Private keys are in `keys`, and what a user needs to connect is in `users`; only the
-owner can read both.
+`grants.json` contains no secret. Private keys are in `keys`, and the login files of users are in `users`. Only the
+owner of the folder can read `keys` and `users`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from pointsman_schemas.strict_json import describe
 __all__ = ["GrantFolder", "GrantFolderContent", "UserRecord"]
 
 _FILE = "grants.json"
-_BCRYPT_ROUNDS = 10  # some 50 ms for each connection; the passwords have 256 random bits
+_BCRYPT_ROUNDS = 10  # some 50 ms for each connection; more is not needed, because the passwords have 256 random bits
 _INCLUDE_NOTE = "# Made by `pointsman grants`. Include this file in the configuration of nats-server.\n"
 _SYSTEM_ACCOUNT = "SYS"
 _SYSTEM_USER = "sys"
@@ -56,7 +56,7 @@ class UserRecord(BaseModel):
     teams: tuple[str, ...] = Field(default=(), description="The teams.")
     agents: tuple[str, ...] = Field(default=(), description="The agents.")
     actions: tuple[str, ...] = Field(default=(), description="The actions.")
-    password: str | None = Field(default=None, description="The bcrypt hash of the password.")
+    password: str | None = Field(default=None, description="The bcrypt hash of the password, without JWTs.")
     public_key: str | None = Field(default=None, description="The public key, with JWTs.")
 
     @property
@@ -66,7 +66,7 @@ class UserRecord(BaseModel):
 
 
 class _Scope(BaseModel):
-    """A signing key with its template, which holds the permissions of all users of the key."""
+    """A signing key with a template. The template has the permissions of all users of the key."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -101,15 +101,16 @@ class GrantFolderContent(BaseModel):
 
     mode: Literal["config", "jwt"] = Field(description="Users of a server configuration, or JWTs.")
     account: Annotated[str, Field(pattern=r"^[A-Z][A-Z0-9_]{0,31}$")] = Field(
-        description="The account with the streams; the edge account has `_EDGE` after this name."
+        description="The account with the streams. The name of the edge account is this name and `_EDGE`."
     )
     namespaces: list[Token] = Field(description="The namespaces of the tenant.")
-    resolver: str = Field(default="jwt", description="The folder of the server's resolver, as the server sees it.")
+    resolver: str = Field(default="jwt", description="The folder of the server's resolver, as a path on the server.")
     callout: bool = Field(default=False, description="An auth callout decides about connections without a known user.")
     users: list[UserRecord] = Field(default=[], description="The users.")
     keys: dict[str, str] = Field(
         default={},
-        description="The public keys of the operator and the accounts by name, and the hash of the callout's password.",
+        description="The public keys of the operator and of the accounts, by name, and the hash of the callout's "
+        "password.",
     )
     scopes: list[_Scope] = Field(default=[], description="The signing keys.")
     revoked: dict[str, int] = Field(
@@ -138,7 +139,7 @@ class GrantFolder:
         except OSError as error:
             raise ConfigurationError(f"{path / _FILE} cannot be read: {error.strerror or error}") from None
         except ValidationError as error:
-            raise ConfigurationError(f"{path / _FILE} does not fit: {describe(error)}") from None
+            raise ConfigurationError(f"{path / _FILE} is not valid: {describe(error)}") from None
 
     @classmethod
     def create(
@@ -158,20 +159,20 @@ class GrantFolder:
             account: The name of the account with the streams.
             namespaces: The namespaces of the tenant.
             jwt: Use JWTs; False means users of a server configuration.
-            callout: Let an auth callout decide about connections without a known user; default False.
-            resolver: The folder in which a server keeps accounts; default `jwt`, in the server's working directory.
+            callout: Use an auth callout for connections without a known user; default False.
+            resolver: The folder in which a server stores accounts; default `jwt`, in the server's working directory.
 
         Returns:
             The folder.
 
         Raises:
-            ConfigurationError: The folder has grants already, or a name does not fit.
+            ConfigurationError: The folder already has grants, or a name is not valid.
         """
         _require_packages()
         if jwt and callout:
-            raise ConfigurationError("a callout needs users of a server configuration; leave out --jwt or --callout")
+            raise ConfigurationError("a callout needs users of a server configuration; omit --jwt or --callout")
         if (path / _FILE).exists():
-            raise ConfigurationError(f"{path} has grants already; choose another folder, or add users to this one")
+            raise ConfigurationError(f"{path} already has grants; choose another folder, or add users to this folder")
         try:
             content = GrantFolderContent(
                 mode="jwt" if jwt else "config",
@@ -181,7 +182,7 @@ class GrantFolder:
                 resolver=resolver,
             )
         except ValidationError as error:
-            raise ConfigurationError(f"the tenant does not fit: {describe(error)}") from None
+            raise ConfigurationError(f"the tenant is not valid: {describe(error)}") from None
         path.mkdir(parents=True, exist_ok=True)
         if jwt:
             kinds: dict[str, KeyKind] = {_OPERATOR_KEY: "operator", _SYSTEM_ACCOUNT: "account"}
@@ -236,7 +237,7 @@ class GrantFolder:
         return self._issue(record)
 
     def rotate(self, name: str) -> list[Path]:
-        """Give a user a new secret; the old secret is refused.
+        """Make a new secret for a user. The old secret is then refused.
 
         Args:
             name: The user.
@@ -250,7 +251,7 @@ class GrantFolder:
         return self._issue(self._remove(name))
 
     def rotate_all(self) -> list[Path]:
-        """Make all signing keys again, and give each user a new secret.
+        """Make new signing keys, and a new secret for each user.
 
         Returns:
             The files of the users.
@@ -259,7 +260,7 @@ class GrantFolder:
         return [path for user in list(self.content.users) for path in self.rotate(user.name)]
 
     def revoke(self, name: str) -> None:
-        """Remove a user. The server refuses the user once it has the new configuration or the new account.
+        """Remove a user. The server refuses the user as soon as the server has the new configuration or account.
 
         Args:
             name: The user.
@@ -279,16 +280,16 @@ class GrantFolder:
 
     @property
     def server_file(self) -> Path:
-        """The file that the configuration of nats-server includes."""
+        """The file that must be included in the configuration of nats-server."""
         return self.path / ("accounts.conf" if self.content.mode == "config" else "operator.conf")
 
     @property
     def system_credentials(self) -> Path:
-        """The credentials file of the user that may send account JWTs to the servers."""
+        """The credentials file of the system user, who may send account JWTs to the servers."""
         return self._users / f"{_SYSTEM_USER}.creds"
 
     def account_jwts(self) -> dict[str, str]:
-        """Return the JWTs of the tenant's accounts, by public key; without the system account.
+        """Return the JWTs of the tenant's accounts by public key, without the system account.
 
         Returns:
             The JWTs.
@@ -356,7 +357,7 @@ class GrantFolder:
         found = next((user for user in self.content.users if user.name == name), None)
         if found is None:
             known = ", ".join(user.name for user in self.content.users) or "none"
-            raise NotFoundError(f"{self.path} has no user {name!r}; there is: {known}")
+            raise NotFoundError(f"{self.path} has no user {name!r}; the users are: {known}")
         self.content.users.remove(found)
         if found.public_key is not None:
             self.content.revoked[found.public_key] = int(time.time())
@@ -398,10 +399,10 @@ class GrantFolder:
             return NKey.from_seed(path.read_text().strip())
         except OSError as error:
             raise ConfigurationError(
-                f"{path} cannot be read: {error.strerror or error}; put the key back to change grants"
+                f"{path} cannot be read: {error.strerror or error}; restore the key file to change grants"
             ) from None
         except ValueError as error:
-            raise ConfigurationError(f"{path} holds a seed that {error}") from None
+            raise ConfigurationError(f"the seed in {path} {error}") from None
 
     def _write_system_user(self) -> None:
         key = NKey.generate("user")
@@ -428,7 +429,7 @@ class GrantFolder:
         )
 
     def _callout_account(self) -> str:
-        """Return the account of the callout service, which holds nothing else."""
+        """Return the account of the callout service. The account has no other user."""
         user, password = json.dumps(_CALLOUT), json.dumps(self.content.keys[_CALLOUT_PASSWORD])
         return f"{self.content.account}_AUTH: {{ users: [ {{ user: {user}, password: {password} }} ] }}\n"
 
@@ -457,7 +458,7 @@ def _new_key(folder: Path, name: str, kind: KeyKind) -> NKey:
 
 
 def _write(path: Path, text: str, *, private: bool = True) -> None:
-    """Write a whole file and then give it its name, so that a server that reloads never reads a part."""
+    """Write a file under a temporary name and then rename the file. So a server that reloads never reads a part."""
     path.parent.mkdir(mode=0o700 if private else 0o755, parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)

@@ -1,7 +1,8 @@
-"""Make and read the JWTs of NATS: operators, accounts, users and the answers of an auth callout.
+"""Make and read the JWTs of NATS for operators, accounts, users and the answers of an auth callout.
 
-A JWT of NATS is signed with the Ed25519 key of its issuer. The issuer of a user is an account or a signing key of the
-account. A scoped signing key holds the permissions of its users, so that the user's JWT is short and cannot widen them.
+A JWT of NATS is signed with the Ed25519 key of the issuer. The issuer of a user is an account or a signing key of the
+account. A scoped signing key has the permissions of its users, so the JWT of a user is short and cannot add
+permissions.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ __all__ = [
 
 _HEADER = {"typ": "JWT", "alg": "ed25519-nkey"}
 _UNLIMITED = -1
-_RESPONSE_TTL_NS = 5_000_000_000  # nanoseconds for the answer of a worker to a request of the micro protocol
+_RESPONSE_TTL_NS = 5_000_000_000  # nanoseconds in which a worker may answer a request of the micro protocol
 _USER_LIMITS = {"subs": _UNLIMITED, "data": _UNLIMITED, "payload": _UNLIMITED}
 _ACCOUNT_LIMITS = {
     **_USER_LIMITS,
@@ -83,10 +84,10 @@ def account_jwt(
         issuer: The key of the operator, or a signing key of the operator.
         name: The name of the account.
         account: The public key of the account.
-        signing_keys: The public keys that may sign users, and scopes, see `scope`.
+        signing_keys: The public keys that may sign users, and the scopes that `scope` returns.
         exports: The exports, as in the JWT.
         imports: The imports, as in the JWT.
-        revocations: For each revoked user, by public key: the Unix time; JWTs up to this time are refused.
+        revocations: The Unix time of the revocation, by the public key of the user. Older JWTs of the user are refused.
         jetstream: Allow the account to use JetStream; default False.
 
     Returns:
@@ -102,12 +103,12 @@ def account_jwt(
 
 
 def scope(signing_key: str, role: str, rights: Permissions) -> dict[str, Any]:
-    """Return the scope of a signing key: the permissions of all users that the key signs.
+    """Return the scope of a signing key, with the permissions of all users that the key signs.
 
     Args:
-        signing_key: The public key, of the kind account.
+        signing_key: The public key, which is a key of the kind account.
         role: The name of the scope.
-        rights: The permissions, which may hold templates such as `{{name()}}` and `{{tag(team)}}`.
+        rights: The permissions. They may contain templates such as `{{name()}}` and `{{tag(team)}}`.
 
     Returns:
         The element of `signing_keys` in the JWT of the account.
@@ -135,9 +136,9 @@ def user_jwt(
         user: The public key of the user.
         account: The public key of the account, if `issuer` is a signing key.
         audience: The name of the account, for a user that an auth callout admits.
-        rights: The permissions; None if the scope of the signing key holds them.
+        rights: The permissions; None if the scope of the signing key has the permissions.
         tags: The values for the templates of the scope, such as `team:billing`.
-        expires: The Unix time of the end; None, the default, is never.
+        expires: The Unix time of the end. Default: never.
 
     Returns:
         The JWT.
@@ -162,7 +163,7 @@ def authorization_response(
 
     Args:
         issuer: The key of the account that the server trusts for the callout.
-        user: The public key that the server has drawn for the connection.
+        user: The public key that the server has made for the connection.
         server: The id of the server.
         jwt: The JWT of the admitted user; empty if the connection is refused.
         error: The reason of a refusal; empty if the user is admitted.
@@ -195,7 +196,7 @@ def permission_claims(rights: Permissions) -> dict[str, Any]:
 
 
 def read_jwt(text: str) -> dict[str, Any]:
-    """Read a JWT and check the signature of the issuer that the JWT names. The caller checks the issuer.
+    """Read a JWT and check the signature with the key of the issuer in the JWT. The caller must check the issuer.
 
     Args:
         text: The JWT.
@@ -204,7 +205,7 @@ def read_jwt(text: str) -> dict[str, Any]:
         The claims.
 
     Raises:
-        ConfigurationError: The text is not a JWT of NATS, or its signature is wrong.
+        ConfigurationError: The text is not a JWT of NATS, or the signature is wrong.
     """
     try:
         head, body, signature = text.strip().split(".")

@@ -1,10 +1,10 @@
-"""The table of rights: the subjects that each role may publish on and subscribe to.
+"""The table of rights, with the subjects that each role may publish on and subscribe to.
 
 A right is a subject of the broker. `Subjects` builds the subjects of the namespace with placeholders for the names of a
-grant; `permissions` replaces the placeholders. Two accounts separate the roles. The trusted account holds the streams.
-The roles of the edge account reach the streams through imported services, for this reason: the broker checks the
-subject of a request, and not the reply subject. In one account, each user with a right to read could name
-`$JS.API.STREAM.DELETE.X` as the reply subject of a read, and the broker would carry out its own answer.
+grant; `permissions` replaces the placeholders. Two accounts separate the roles. The trusted account has the streams.
+The roles of the edge account reach the streams through imported services, because the broker checks the subject of a
+request but not the reply subject. In one account, each user with a right to read could use `$JS.API.STREAM.DELETE.X` as
+the reply subject of a read. The broker would then publish the answer on this subject and delete the stream.
 """
 
 from __future__ import annotations
@@ -48,10 +48,13 @@ class GrantRole(StrEnum):
 
 
 TRUSTED_ROLES = frozenset({GrantRole.SUPERVISOR, GrantRole.OPERATOR, GrantRole.PROVISIONER})
-"""The roles of the account that holds the streams. The users of the other roles are in the edge account."""
+"""The roles of the account with the streams. The users of the other roles are in the edge account."""
 
 EDGE_DOMAIN = "edge"
-"""The value of POINTSMAN_JETSTREAM_DOMAIN for users of the edge account: their requests to JetStream have this name."""
+"""The value of POINTSMAN_JETSTREAM_DOMAIN for users of the edge account.
+
+It is a part of the subjects of their JetStream requests.
+"""
 
 _WORKFLOWS = ("cancel", "tell", "approve", "reject", "answer", "resume")
 _SCHEDULES = ("schedule", "schedule-others")
@@ -74,7 +77,8 @@ ACTIONS: Mapping[GrantRole, tuple[str, ...]] = {
 }
 """The actions that a grant of a role may name."""
 
-_USER, _TEAM, _AGENT = "<user>", "<team>", "<agent>"  # placeholders: not tokens, so no name is one
+# placeholders; they are not tokens, so no name equals a placeholder
+_USER, _TEAM, _AGENT = "<user>", "<team>", "<agent>"
 _PLACEHOLDERS = (_USER, _TEAM, _AGENT)
 _EVERY = "*"
 _API, _EDGE_API = "$JS.API.", f"$JS.{EDGE_DOMAIN}.API."
@@ -82,12 +86,12 @@ _API, _EDGE_API = "$JS.API.", f"$JS.{EDGE_DOMAIN}.API."
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """The rights of one user: a role, and the teams, agents and actions that the role is limited to.
+    """The grant of one user: a role, and the teams, agents and actions to which the role is limited.
 
     Args:
         role: The role.
-        name: The user, as a token. The subjects that name their publisher hold it.
-        teams: The teams; `*` stands for all. For a caller, a gateway, a supervisor and a role with actions.
+        name: The user, as a token. The name is a part of subjects that contain their publisher.
+        teams: The teams; `*` means all teams. For a caller, a gateway, a supervisor and a role with actions.
         agents: The agents of a worker.
         actions: The actions, see `ACTIONS`.
     """
@@ -102,7 +106,7 @@ class Grant:
         """Check the names.
 
         Raises:
-            ConfigurationError: A name is missing, is not a token, or does not fit the role.
+            ConfigurationError: A name is missing, is not a token, or is not allowed for the role.
             InvalidTokenError: A name is not a token of a subject.
         """
         token(self.name, "user")
@@ -120,19 +124,19 @@ class Grant:
         uses = _uses(self.role)
         for placeholder, given, option in ((_TEAM, self.teams, "--team"), (_AGENT, self.agents, "--agent")):
             if placeholder in uses and not given:
-                raise ConfigurationError(f"the role {self.role} needs {option}; give at least one")
+                raise ConfigurationError(f"the role {self.role} needs {option}; add at least one {option}")
             if placeholder not in uses and given:
-                raise ConfigurationError(f"the role {self.role} has no {option}; leave the option out")
+                raise ConfigurationError(f"the role {self.role} has no {option}; omit the option")
 
     @property
     def trusted(self) -> bool:
-        """True for a role of the account that holds the streams."""
+        """True for a role of the account with the streams."""
         return self.role in TRUSTED_ROLES
 
 
 @dataclass(frozen=True, slots=True)
 class Permissions:
-    """The allowed subjects of a user. Every other subject is refused.
+    """The allowed subjects of a user. All other subjects are refused.
 
     Attributes:
         publish: The subjects that the user may publish on, sorted.
@@ -148,7 +152,7 @@ class Permissions:
 def inbox_prefix(grant: Grant) -> str:
     """Return the prefix of the inboxes of a user, for POINTSMAN_INBOX_PREFIX.
 
-    The prefixes of the two accounts differ, because the edge account imports `_INBOX.>`: outcomes are sent there.
+    The prefixes of the two accounts differ, because the edge account imports `_INBOX.>` to get outcomes.
 
     Args:
         grant: The grant.
@@ -186,7 +190,7 @@ def role_permissions(
     agent: str = _EVERY,
     actions: Sequence[str] | None = None,
 ) -> Permissions:
-    """Return the rights of a role, with one text for the names of each kind.
+    """Return the rights of a role, with the given texts in place of the placeholders.
 
     Args:
         role: The role.
@@ -219,7 +223,7 @@ def _expand(role: GrantRole, rows: Permissions, values: Mapping[str, Sequence[st
 
 
 def _sorted(subjects: Iterable[str]) -> tuple[str, ...]:
-    """Return the subjects, with a wildcard for each token that contains one: `request-*` would be a literal name."""
+    """Return the subjects, with `*` in place of each token that contains `*`, because `request-*` is a literal name."""
     whole = {".".join("*" if "*" in each else each for each in subject.split(".")) for subject in subjects}
     return tuple(sorted(whole))
 
@@ -250,7 +254,7 @@ def _rows(role: GrantRole, subjects: Subjects, actions: Sequence[str]) -> Permis
         GrantRole.SUPERVISOR: table.supervisor,
         GrantRole.PROVISIONER: table.provisioner,
     }[role](actions)
-    # A process that may not read the configuration of streams asks for a card that no agent has.
+    # To test the connection without a right to read streams, a process requests a card that no agent has.
     publish.append(f"$JS.API.DIRECT.GET.{table.registry}.{table.bucket}.none.none")
     return Permissions(tuple(publish), (f"{_inbox(role, _USER)}.>", *subscribe), role is GrantRole.WORKER)
 
@@ -259,7 +263,7 @@ _Rights = tuple[list[str], list[str]]
 
 
 class _Table:
-    """The rows of each role. A row has placeholders for the names of a grant."""
+    """The rows of the table for each role. A row has placeholders for the names of a grant."""
 
     def __init__(self, subjects: Subjects, inbox: str) -> None:
         self._inbox = inbox
@@ -326,7 +330,7 @@ class _Table:
         ]
         if "webhooks" in actions:
             publish += [*self._manage_webhooks(), *self._follow(self.deliveries, f"{ns}.receipt.>")]
-        if {"replay", "discard"} & set(actions):  # for callers that are operators
+        if {"replay", "discard"} & set(actions):  # for callers with the right `operator`
             publish += self._follow(self.dead, f"{ns}.dead.>")
         return publish, [*subscribe, f"{ns}.log.{_TEAM}.*", f"{ns}.question.{_TEAM}.>", f"{ns}.cron.{_TEAM}.>"]
 
@@ -340,7 +344,7 @@ class _Table:
             f"{ns}.dead.{_AGENT}.>",
             f"{ns}.limit.*",
             f"{self.bucket}.{_AGENT}.*",
-            *self._follow(self.registry, f"{self.bucket}.>"),  # agents of the same name with other schemas
+            *self._follow(self.registry, f"{self.bucket}.>"),  # agents of the same name with different schemas
             *self._consume(f"agent-{_AGENT}", self.work, self.handoffs),
             *self._last(self.results, f"{ns}.result.*.{_AGENT}.>", f"{ns}.step.{_AGENT}.>"),
             *self._follow(self.results, f"{ns}.step.{_AGENT}.>"),
@@ -434,14 +438,14 @@ class _Table:
             f"{ns}.thread.{_TEAM}.>",
             f"{ns}.cron.{_TEAM}.>",
             f"{ns}.request.{_TEAM}.*",  # for callers: the fires of schedules, and messages that become turns of threads
-            f"{ns}.dead.>",  # of the team, and of agents whose tasks have failed
+            f"{ns}.dead.>",  # dead letters of the team, and of agents whose tasks have failed
             f"{ns}.cancelled.{_TEAM}.*",
             f"{ns}.handed.>",
             f"{ns}.circuits",
-            f"{ns}.result.*.{_TEAM}.>",  # a team is an agent of its parent
+            f"{ns}.result.*.{_TEAM}.>",  # a team is an agent of the parent team
             f"{ns}.event.*.*.{_TEAM}.>",
             f"{ns}.delta.*.*.{_TEAM}",
-            f"{ns}.control.*.*.*.{_TEAM}.*",  # a parent ends its child workflows
+            f"{ns}.control.*.*.*.{_TEAM}.*",  # a parent team ends child workflows
             f"{self.bucket}.{_TEAM}.*",
             "_INBOX.>",  # the outcome, for the reply subject of a request
             *self._consume(f"agent-{_TEAM}", self.work, self.handoffs),
@@ -469,7 +473,7 @@ class _Table:
     # Groups of rights
 
     def _manage_webhooks(self) -> list[str]:
-        """Return the rights to change endpoints, to write secrets and not read them, and to order another delivery."""
+        """Return the rights to change endpoints, to write (not read) secrets, and to request a new delivery."""
         return [
             f"{self.endpoint_values}.*",
             f"{self.secret_values}.*",
@@ -489,13 +493,13 @@ class _Table:
         return [f"{self.ns}.control.{_TEAM}.*.{action}.{actor}.*" for action in kinds]
 
     def _operate(self, actions: Sequence[str], actor: str = _USER) -> list[str]:
-        """Return the rights of an operator's actions, under the name of an actor."""
+        """Return the rights of an operator's actions, with the name of the actor."""
         rights = self._controls(actions, actor)
         if {"replay", "discard"} & set(actions):
             rights += [f"{self.ns}.audit.*.{actor}.*", f"$JS.API.STREAM.MSG.DELETE.{self.dead}"]
         if "submit" in actions:
             rights += [f"{self.ns}.request.{_TEAM}.{_USER}", *self._write_bodies()]
-        if "replay" in actions:  # a request that is sent again keeps its caller
+        if "replay" in actions:  # a request that is sent again has the original caller
             rights += [f"{self.ns}.request.{_TEAM}.*", *self._write_bodies()]
         return rights
 
@@ -503,9 +507,9 @@ class _Table:
         return [f"$JS.API.DIRECT.GET.{stream}.{subject}" for subject in subjects]
 
     def _follow(self, stream: str, *filters: str) -> list[str]:
-        """Return the rights to read the messages of filters by consumers of the user's own names.
+        """Return the rights to read the messages of filters, with consumers whose names only this user may use.
 
-        With the right to create a consumer of any name, a user could change the filter of a durable consumer.
+        With a right to create consumers of any name, a user could change the filter of a durable consumer.
         """
         names = [reader_name(self._inbox, slot) for slot in range(READER_SLOTS)]
         return [
@@ -516,11 +520,11 @@ class _Table:
         ]
 
     def _consume(self, name: str, *streams: str) -> list[str]:
-        """Return the rights to take and settle the messages of a durable consumer that exists.
+        """Return the rights to receive and acknowledge the messages of an existing durable consumer.
 
-        An acknowledgement can order the next message of its consumer. So no wildcard may stand for the tokens of a
-        stream and a consumer: with `$JS.ACK.*.*.{stream}.{name}.>`, a user could take the messages of each consumer.
-        `_` is the domain of a server without a JetStream domain, and the name of no stream.
+        An acknowledgement can also request the next message of the consumer. So no wildcard may match the tokens of a
+        stream and a consumer. With `$JS.ACK.*.*.{stream}.{name}.>`, a user could receive the messages of each consumer.
+        `_` is the domain of a server without a JetStream domain, and never the name of a stream.
         """
         return [
             right.format(stream=stream, name=name)

@@ -1,7 +1,7 @@
-"""The policy of an auth callout: which API key and which OIDC token gets which grant.
+"""Read the policy of an auth callout, and find the grant of an API key or of an OIDC token.
 
-The policy is a TOML file. The file holds the SHA-256 hash of each API key: a key has 256 random bits, so a slow hash
-adds nothing. The rules for OIDC tokens are tried in their order; the first rule that fits gives the grant.
+The policy is a TOML file. The file has the SHA-256 hash of each API key. A slow hash is not needed, because a key has
+256 random bits. The rules for OIDC tokens are tried in order; the first matching rule decides about the grant.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pointsman_schemas.strict_json import describe
 
 __all__ = ["ApiKey", "OidcIssuer", "OidcRule", "Policy", "new_api_key"]
 
-_KEY_PREFIX = "pmk_"  # scanners for leaked secrets find keys by such a prefix
+_KEY_PREFIX = "pmk_"  # scanners for leaked secrets recognise keys by this prefix
 
 
 class _Rights(BaseModel):
@@ -52,15 +52,15 @@ class ApiKey(_Rights):
     """An API key and its grant."""
 
     name: Token = Field(description="The user.")
-    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] = Field(description="The hash of the key.")
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] = Field(description="The SHA-256 hash of the key.")
 
 
 class OidcRule(_Rights):
     """A rule for the tokens of an issuer."""
 
-    claim: str = Field(description="The claim that the rule looks at, such as `groups`.")
-    value: str = Field(description="The value of the claim, or an element of the claim if it is a list.")
-    name: str = Field(default="sub", description="The claim that holds the name of the user.")
+    claim: str = Field(description="The claim that the rule reads, such as `groups`.")
+    value: str = Field(description="The value of the claim, or an element of the claim if the claim is a list.")
+    name: str = Field(default="sub", description="The claim with the name of the user.")
 
     def fits(self, claims: Mapping[str, Any]) -> bool:
         """Return True if the claims of a token have the value.
@@ -80,12 +80,12 @@ class OidcIssuer(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    issuer: str = Field(description="The issuer: the value of `iss`, and the address of its configuration.")
+    issuer: str = Field(description="The issuer: the value of `iss`, and the address of the issuer's configuration.")
     audience: str = Field(description="The audience that a token must name.")
     jwks: str | None = Field(
-        default=None, description="The address of the keys. Default: from the issuer's configuration."
+        default=None, description="The address of the keys. Default: the address in the issuer's configuration."
     )
-    rules: tuple[OidcRule, ...] = Field(description="The rules, the first that fits applies.")
+    rules: tuple[OidcRule, ...] = Field(description="The rules. The first matching rule applies.")
 
 
 class Policy(BaseModel):
@@ -107,7 +107,7 @@ class Policy(BaseModel):
             The policy.
 
         Raises:
-            ConfigurationError: The file cannot be read, or a part of it does not fit.
+            ConfigurationError: The file cannot be read, or a part of the file is not valid.
         """
         try:
             policy = cls.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
@@ -116,14 +116,14 @@ class Policy(BaseModel):
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise ConfigurationError(f"{path} is not TOML: {error}") from None
         except ValidationError as error:
-            raise ConfigurationError(f"{path} does not fit: {describe(error)}") from None
+            raise ConfigurationError(f"{path} is not valid: {describe(error)}") from None
         known: dict[str, tuple[Grant, str]] = {}
         for key in policy.keys:
-            rights = key.grant(key.name), key.namespace  # an unusable grant is an error at the start
+            rights = key.grant(key.name), key.namespace  # report an unusable grant at the start
             if known.setdefault(key.name, rights) != rights:
                 raise ConfigurationError(
-                    f"{path} has two API keys named {key.name!r} with different rights, and each would receive the "
-                    "answers to the other; give one of them another name"
+                    f"{path} has two API keys named {key.name!r} with different rights, and each key would receive "
+                    f"the answers to the other key; rename one key"
                 )
         for issuer in policy.issuers:
             for rule in issuer.rules:
@@ -156,16 +156,16 @@ class Policy(BaseModel):
             The grant and its namespace.
 
         Raises:
-            ConfigurationError: No rule fits, or the name in the token is not a token of a subject.
+            ConfigurationError: No rule matches, or the name in the OIDC token is not a token of a subject.
         """
         rule = next((each for each in issuer.rules if each.fits(claims)), None)
         if rule is None:
-            raise ConfigurationError(f"no rule of the policy fits the token of {issuer.issuer}")
+            raise ConfigurationError(f"no rule of the policy matches the token of {issuer.issuer}")
         name = str(claims.get(rule.name, ""))
-        # Another form of the name could be the name of another user.
+        # Do not convert the name, because the converted name could be the name of another user.
         if not is_token(name):
             raise ConfigurationError(
-                f"the claim {rule.name} is {name[:64]!r}; expected 1 to 64 of A-Z a-z 0-9 _ -; name another claim"
+                f"the claim {rule.name} is {name[:64]!r}; expected 1 to 64 of A-Z a-z 0-9 _ -; name a different claim"
             )
         return rule.grant(name), rule.namespace
 
@@ -174,7 +174,7 @@ def new_api_key() -> tuple[str, str]:
     """Make an API key.
 
     Returns:
-        The key, and its hash for the policy file.
+        The key, and the hash of the key for the policy file.
     """
     key = _KEY_PREFIX + secrets.token_urlsafe(32)
     return key, sha256(key.encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""Find the rights of a role that the broker refuses to the user of this process. Nothing is stored or changed."""
+"""Find rights of a role that the broker refuses to the user of this process. Nothing is stored or changed."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ __all__ = ["RefusedRight", "count_rights", "grant_of", "possible_grants", "refus
 RefusedRight = tuple[str, str]
 """The operation, `publish on` or `subscribe to`, and the subject or pattern."""
 
-_PROBE = "pointsman-probe"  # the token for a wildcard
-# No stream stores a message that expects another stream. The JetStream API refuses a request of this level and body.
+_PROBE = "pointsman-probe"  # the token in place of a wildcard
+# No stream stores a message with this expected stream. The JetStream API refuses a request of this level and body.
 _HEADERS = {"Nats-Expected-Stream": _PROBE, "Nats-Required-Api-Level": "999999"}
 _BODY = _PROBE.encode()
 _SLOT = re.compile(r"(reader-.*)-\d+$")
@@ -30,7 +30,7 @@ def grant_of(
     """Return the grant that the user of some settings should have.
 
     Args:
-        settings: The settings; the last token of the inbox prefix is the user.
+        settings: The settings. The last token of the inbox prefix is the user.
         role: The role.
         teams: The teams, if the role has teams.
         agents: The agents, if the role has agents.
@@ -45,8 +45,8 @@ def grant_of(
     grant = Grant(role, settings.inbox_prefix.rpartition(".")[2], tuple(teams), tuple(agents), tuple(actions))
     if settings.inbox_prefix != (wanted := inbox_prefix(grant)):
         raise ConfigurationError(
-            f"POINTSMAN_INBOX_PREFIX is {settings.inbox_prefix!r}; expected {wanted!r} for the role {role}: "
-            "set the variables in the file that `pointsman grants add` wrote"
+            f"POINTSMAN_INBOX_PREFIX is {settings.inbox_prefix!r}; expected {wanted!r} for the role {role}; set the "
+            f"variables in the file that `pointsman grants add` wrote"
         )
     return grant
 
@@ -96,16 +96,16 @@ async def refused_rights(settings: Settings, grant: Grant) -> list[RefusedRight]
 
 
 def count_rights(grant: Grant, namespace: str) -> int:
-    """Count the rights of a grant as `refused_rights` names them."""
+    """Count the rights of a grant that `refused_rights` tries."""
     rights = permissions(grant, namespace)
     named = {("publish on", _without_slot(each)) for each in rights.publish}
     return len(named | {("subscribe to", _without_slot(each)) for each in rights.subscribe})
 
 
 def possible_grants(settings: Settings, *, teams: Sequence[str], agents: Sequence[str]) -> list[Grant]:
-    """Return the grants that the user of some settings may have, for the roles whose names are given.
+    """Return the grants that the user of some settings may have. Omit roles whose agents are not given.
 
-    A role whose teams are not given is tried with all teams.
+    Use all teams for a role if no teams are given.
 
     Args:
         settings: The settings.
@@ -120,7 +120,7 @@ def possible_grants(settings: Settings, *, teams: Sequence[str], agents: Sequenc
         for chosen_teams, chosen_agents in ((teams, ()), ((), agents), ((), ()), (("*",), ())):
             try:
                 found.append(grant_of(settings, role, teams=chosen_teams, agents=chosen_agents))
-            except ConfigurationError:  # the role has other names, or another inbox prefix
+            except ConfigurationError:  # the role needs other names, or has a different inbox prefix
                 continue
             break
     return found
@@ -135,5 +135,5 @@ def _ignore(message: WireMessage) -> None:
 
 
 def _without_slot(subject: str) -> str:
-    """Return a subject without the number of a reader's name: a user has all of them or none."""
+    """Return a subject without the number in a reader's name. A user has the rights for all numbers or for none."""
     return ".".join(_SLOT.sub(r"\1-N", token) for token in subject.split("."))

@@ -28,7 +28,7 @@ async def push_accounts(grants: GrantFolder, url: str) -> int:
     Raises:
         BusUnavailableError: The server does not answer.
         ConfigurationError: The server refuses the system user.
-        PeerError: A server does not take an account.
+        PeerError: A server refuses an account.
     """
     settings = Settings(
         url=url, credentials=str(grants.system_credentials), inbox_prefix="_INBOX.sys", request_timeout=_TIMEOUT_S
@@ -46,7 +46,7 @@ async def push_accounts(grants: GrantFolder, url: str) -> int:
         for account, jwt in accounts.items():
             answer = json.loads((await connection.request(_SUBJECT, jwt.encode())()).data)
             if "error" in answer:
-                raise PeerError(f"{settings.servers} does not take the account {account}: {answer['error']}")
+                raise PeerError(f"{settings.servers} refuses the account {account}: {answer['error']}")
     finally:
         await connection.close()
     return len(accounts)

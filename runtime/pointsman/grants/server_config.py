@@ -11,7 +11,7 @@ from pointsman.grants.permissions import Grant, Permissions, permissions
 
 __all__ = ["ConfigUser", "accounts_block", "edge_account", "jwt_exchange", "user_block"]
 
-_RESPONSE_EXPIRY = "5s"  # time in which a worker answers a question about its service
+_RESPONSE_EXPIRY = "5s"  # time in which a worker may answer a request of the micro protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,15 +146,16 @@ def _indented(lines: Iterable[str]) -> Iterator[str]:
 def jwt_exchange(
     subjects: Exchange, trusted: str, edge: str
 ) -> tuple[dict[bool, list[dict[str, object]]], dict[bool, list[dict[str, object]]]]:
-    """Return the exports and imports of the two accounts in the form of JWTs.
+    """Return the exports and imports of the two accounts, in the form of JWT claims.
 
     Args:
-        subjects: The subjects that the accounts exchange.
+        subjects: The subjects that the accounts import from each other.
         trusted: The public key of the account with the streams.
         edge: The public key of the edge account.
 
     Returns:
-        The exports and the imports, by account: True for the account with the streams, False for the edge account.
+        The exports and the imports, by account. The key is True for the account with the streams, False for the edge
+        account.
     """
 
     def service(subject: str) -> dict[str, object]:
@@ -183,7 +184,7 @@ def jwt_exchange(
 
 
 def _references(local: str) -> str:
-    """Return a local subject with a reference such as `$1` for each wildcard of the imported subject."""
+    """Return a local subject, with a reference such as `$1` in place of each wildcard of the imported subject."""
     number = 0
     tokens = []
     for token in local.split("."):

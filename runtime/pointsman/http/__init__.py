@@ -1,4 +1,4 @@
-"""The HTTP server that the dashboard and the gateway share: connections, their bounds, hosts, streams, downloads.
+"""The HTTP server of the dashboard and the gateway, with bounds of connections, hosts, streams and downloads.
 
 Read in this order: server, connections, hosts, sse, downloads, statuses
 """

@@ -1,4 +1,4 @@
-"""Bound the connections of a server: their number, the time of a request's head, and the time of a slow reader."""
+"""Bound the number of connections, the time for the head of a request, and the time of a slow reader."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class ConnectionBounds:
     """The bounds of the connections of one server.
 
     Attributes:
-        connections: The largest number of open connections. A further connection is closed at once.
+        connections: The largest number of open connections. Further connections are closed at once.
         head: Seconds in which a client must send the head of a request.
-        stalled: Seconds after which a client that does not read its response is cut off.
+        stalled: Seconds after which the connection of a client that does not read the response is closed.
     """
 
     connections: int = 5_000
@@ -27,7 +27,7 @@ class ConnectionBounds:
 
 
 class BoundedConnection(H11Protocol):
-    """A connection of uvicorn with bounds. uvicorn itself waits for heads and for readers without a limit."""
+    """A connection of uvicorn with bounds. Without bounds, uvicorn waits for heads and readers for ever."""
 
     bounds = ConnectionBounds()
 
@@ -60,7 +60,7 @@ class BoundedConnection(H11Protocol):
     def pause_writing(self) -> None:
         super().pause_writing()
         if self._stalled_timer is None:
-            # `abort` and not `close`: a closed transport waits until the client has read the rest.
+            # `abort`, not `close`, because `close` waits until the client has read the rest.
             self._stalled_timer = self.loop.call_later(self.bounds.stalled, self.transport.abort)
 
     def resume_writing(self) -> None:
@@ -70,7 +70,7 @@ class BoundedConnection(H11Protocol):
             self._stalled_timer = None
 
     def _watch_head(self) -> None:
-        """Bound the time without a request in work; a request in work has its own bounds."""
+        """Bound the time without an active request. An active request has its own bounds."""
         working = self.cycle is not None and not self.cycle.response_complete
         if working:
             if self._head_timer is not None:

@@ -1,4 +1,4 @@
-"""Send a file in pieces: whole or a range of it, with its digest as the entity tag (RFC 9110)."""
+"""Send a file or a range of a file in pieces, with the digest of the file as the entity tag (RFC 9110)."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ class RangeError(ContractError):
     kind = "range_not_satisfiable"
 
     def __init__(self, size: int) -> None:
-        super().__init__(f"the range begins after the end of the file, which has {size} bytes")
+        super().__init__(f"the range begins after the end of the file; the file has {size} bytes")
         self.size = size
 
 
 async def download(file: File, read: Reader, headers: Mapping[str, str], *, media_type: str | None = None) -> Response:
-    """Send a file, or the range that a request asks for. A browser saves the file and does not show it.
+    """Send a file, or the requested range. A browser saves the file and does not show the file.
 
-    The last piece is sent after the digest of the whole file has been checked. So a damaged file breaks off before its
-    end. A range is not checked.
+    The last piece is sent after the digest of the whole file has been checked, so the response of a damaged file is
+    incomplete. A range is not checked.
 
     Args:
         file: The file.
         read: Reads the pieces of a file.
         headers: The headers of the request, with names in lower case.
-        media_type: The media type of the response. Default: that of the file.
+        media_type: The media type of the response. Default: the media type of the file.
 
     Returns:
         The response: 200, 206 for a range, or 304 for a file that the client has.
@@ -72,20 +72,21 @@ async def download(file: File, read: Reader, headers: Mapping[str, str], *, medi
             sent["content-range"] = f"bytes {begin}-{end - 1}/{file.size}"
     sent["content-length"] = str(end - begin)
     pieces = _checked(file, read) if status == 200 else _part(file, read, begin, end)
-    first = await anext(pieces, b"")  # a lost file is an error, and no response that breaks off
+    # read the first piece now, so a lost file is an error and not an incomplete response
+    first = await anext(pieces, b"")
     return StreamingResponse(_following(first, pieces), status, sent, media_type or file.media_type)
 
 
 def _has(given: str, etag: str) -> bool:
-    """Return True if a list of entity tags has a tag, in strong or weak form."""
+    """Return True if a list of entity tags contains a tag, in strong or weak form."""
     return etag in [each.strip().removeprefix("W/") for each in given.split(",")] or given.strip() == "*"
 
 
 def _parse_range(given: str, size: int) -> tuple[int, int] | None:
-    """Return the first byte and the byte after the last of a range.
+    """Return the position of the first byte of a range, and the position after the last byte.
 
     Returns:
-        None for several ranges and for other units: the whole file is sent then.
+        None for several ranges and for other units. The whole file is then sent.
 
     Raises:
         RangeError: The range begins after the end of the file.

@@ -1,4 +1,4 @@
-"""Distinguish names of this machine from names that a foreign page may have bound to the machine's address."""
+"""Recognise names of this machine. A foreign web page may use a different name with the address of this machine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["KnownHosts", "host_name"]
 class KnownHosts:
     """The names under which clients may address a server.
 
-    An address is always allowed. Any other name may be a foreign name for this machine (DNS rebinding).
+    An IP address is always allowed. A name that is not allowed may be a foreign name for this machine (DNS rebinding).
 
     Args:
         names: Allowed names, in addition to `localhost`.
@@ -22,7 +22,7 @@ class KnownHosts:
         self._names = {"localhost", *(name.lower() for name in names)}
 
     def allow(self, host: str) -> bool:
-        """Return True if the value of a `Host` header is an address or an allowed name.
+        """Return True if the value of a `Host` header is an IP address or an allowed name.
 
         Args:
             host: The value, with or without a port.
@@ -32,7 +32,7 @@ class KnownHosts:
 
 
 def host_name(host: str) -> str:
-    """Return the name or the address in the value of a `Host` header, without its port."""
+    """Return the name or the IP address in the value of a `Host` header, without the port."""
     if host.startswith("["):
         return host[1:].partition("]")[0]
     return host.rpartition(":")[0].lower() if host.rpartition(":")[2].isdigit() and ":" in host else host.lower()

@@ -1,4 +1,4 @@
-"""Listen on an address, and run an ASGI application there until it is to stop."""
+"""Listen on an address, and run an ASGI application until `stop` is set."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from pointsman.http.connections import BoundedConnection, ConnectionBounds
 
 __all__ = ["listen", "run_server"]
 
-_SHUTDOWN_TIMEOUT_S = 3  # seconds that open responses get to finish after a stop
-_BACKLOG = 512  # connections that the kernel holds until they are accepted
+_SHUTDOWN_TIMEOUT_S = 3  # seconds in which open responses may finish after a stop
+_BACKLOG = 512  # connections that the kernel queues until they are accepted
 
 
 async def run_server(
@@ -41,9 +41,10 @@ async def run_server(
         port: The port to listen on; 0 for any free port.
         stop: Ends the server.
         ready: Called with the URL when the server listens.
-        on_stop: Called after `stop`; it must end the streams of the application.
-        parts: Run beside the server, and are cancelled after its end. An error in one ends the server.
-        bounds: The bounds of the connections. Default: those of `ConnectionBounds`.
+        on_stop: Called after `stop`. `on_stop` must end the streams of the application.
+        parts: Coroutines that run beside the server, and are cancelled when the server ends. An error in a part ends
+            the server.
+        bounds: The bounds of the connections. Default: the defaults of `ConnectionBounds`.
 
     Raises:
         ConfigurationError: The port is not available.
@@ -76,7 +77,7 @@ async def run_server(
 
 
 class _Server(uvicorn.Server):
-    """A server that does not handle signals: the process that runs the server handles them."""
+    """A server that does not handle signals, because the process around the server handles signals."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -84,7 +85,7 @@ class _Server(uvicorn.Server):
 
 
 def listen(name: str, host: str, port: int) -> socket.socket:
-    """Return a socket that listens. Its connections send small packets at once.
+    """Return a listening socket. Connections of the socket send small packets at once.
 
     Args:
         name: The name of the server, for messages.

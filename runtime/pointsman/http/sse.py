@@ -9,19 +9,20 @@ from pydantic_core import to_json
 __all__ = ["KEEPALIVE_COMMENT", "KEEPALIVE_INTERVAL_S", "format_event"]
 
 KEEPALIVE_INTERVAL_S = (
-    10.0  # time without events after which an event is sent: proxies close idle connections after 30 to 60 s
+    10.0  # seconds without an event after which a comment is sent; proxies close idle connections after 30 to 60 s
 )
 KEEPALIVE_COMMENT = b": keep-alive\n\n"
-"""A comment, which clients ignore."""
+"""A comment. Clients ignore comments."""
 
 
 def format_event(event: str, data: Any, *, id: int | str | None = None) -> bytes:
     """Format one event.
 
     Args:
-        event: The type of the event; empty for none.
+        event: The type of the event; empty for no type.
         data: The data, which is sent as JSON.
-        id: The position of the event. A client that reconnects sends the newest one in `Last-Event-ID`. Default: none.
+        id: The position of the event. A client that reconnects sends the newest position in `Last-Event-ID`. Default:
+            no position.
 
     Returns:
         The bytes to send.

@@ -1,4 +1,4 @@
-"""Find the HTTP status and the headers of an error. They show if the client or the server failed, and the next step."""
+"""Return the HTTP status and headers of an error. The status shows if the client or the server has failed."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def status_of(error: PointsmanError) -> int:
         error: The error.
 
     Returns:
-        The status; 500 for an error that no request causes.
+        The status; 500 for an error that is not caused by the request.
     """
     return next((status for kind, status in _STATUSES if isinstance(error, kind)), 500)
 
@@ -65,7 +65,7 @@ def headers_of(error: PointsmanError) -> Mapping[str, str]:
     match error:
         case CallerLimitError():
             return {"retry-after": str(error.retry_after)}
-        case RowsRefusedError():  # the body may not have been read to its end
+        case RowsRefusedError():  # part of the body may be unread
             return {"connection": "close"}
         case RangeError():
             return {"content-range": f"bytes */{error.size}"}

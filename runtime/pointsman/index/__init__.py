@@ -1,4 +1,4 @@
-"""The index of the workflows of a namespace, which the dashboard and the gateway keep in memory from the log.
+"""The index of the workflows of a namespace. The dashboard and the gateway build the index in memory from the log.
 
 Read in this order: projection, workflows, rows, callers, activity
 """

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 __all__ = ["Activity", "activity_of"]
 
-_MAX_COLUMNS = 60  # columns that fit on the screen of a phone
+_MAX_COLUMNS = 60  # most columns; as many fit on the screen of a phone
 _STEP_SECONDS = (
     0.1,
     0.2,
@@ -38,7 +38,9 @@ _OPEN_INDEX = 3
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """Numbers of workflows by start time. Each column lasts `step` seconds, the first from `start` (since 1970).
+    """Numbers of workflows by start time.
+
+    Each column lasts `step` seconds. The first column begins at `start` (since 1970).
 
     A column counts the workflows that began within the column, in four numbers: completed; failed or partial;
     cancelled; not ended.

@@ -1,4 +1,4 @@
-"""Count the running workflows of each caller and their usage today, and refuse requests over the caller's limits."""
+"""Count the running workflows and the daily usage of each caller, and refuse requests over the limits of the caller."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from pointsman_schemas.log import Entry
 
 __all__ = ["CallerLimitError", "CallerLimits", "CallerUsage", "OpenCounts"]
 
-_MAX_UNSEEN_S = 3_600.0  # seconds for which a request without a log counts as running
+_MAX_UNSEEN_S = 3_600.0  # seconds for which a published request without a log counts as running
 _RUNNING_RETRY_S = 5  # seconds after which a caller with too many running workflows may try again
 
 
 class CallerLimits(BaseModel):
-    """The limits of a caller. None stands for the default of the gateway."""
+    """The limits of a caller. None means the default of the gateway."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -35,7 +35,7 @@ class CallerLimits(BaseModel):
     daily_cost: float | None = Field(default=None, ge=0, description="Cost of workflows in a day (UTC), in US dollars.")
 
     def over(self, settings: Settings) -> CallerLimits:
-        """Return the limits with the defaults of the settings in place of None.
+        """Return the limits, with each None replaced by the default of the settings.
 
         Args:
             settings: The settings.
@@ -54,8 +54,8 @@ class CallerLimitError(PointsmanError):
 
     Args:
         kind: The limit.
-        message: The cause, and the change that helps.
-        retry_after: Seconds after which another try may succeed.
+        message: The cause, and the remedy.
+        retry_after: Seconds after which a new attempt may succeed.
     """
 
     def __init__(self, kind: str, message: str, retry_after: int) -> None:
@@ -65,7 +65,7 @@ class CallerLimitError(PointsmanError):
 
 
 class OpenCounts:
-    """The number of requests or uploads that each caller has open in this process."""
+    """The number of open requests or uploads of each caller in this process."""
 
     def __init__(self) -> None:
         self._open = Counter[str]()
@@ -75,7 +75,7 @@ class OpenCounts:
 
     @contextmanager
     def one_more(self, caller: str) -> Iterator[None]:
-        """Count one more for a caller while the context is open.
+        """Count one more request or upload of a caller while the context is open.
 
         Args:
             caller: The caller.
@@ -93,17 +93,18 @@ class OpenCounts:
 
 
 class CallerUsage:
-    """The running workflows of each caller, and the usage of its workflows that ended today (UTC)."""
+    """The running workflows of each caller, and the usage of the caller's workflows that ended today (UTC)."""
 
     def __init__(self) -> None:
         self._running: dict[str, set[str]] = {}
-        self._unseen: dict[str, tuple[str, float]] = {}  # requests of this process without a log: caller and time
+        # by workflow: caller and time of the requests of this process without a log
+        self._unseen: dict[str, tuple[str, float]] = {}
         self._reservations = count()
         self._day = date.min
         self._used: dict[str, Usage] = {}
 
     def running(self, caller: str) -> int:
-        """Count the running workflows of a caller, and the requests of this process that have not begun.
+        """Count the running workflows of a caller, including requests of this process that have not begun.
 
         Args:
             caller: The caller.
@@ -140,7 +141,8 @@ class CallerUsage:
         if limits.running is not None and (running := self.running(caller)) >= limits.running:
             raise CallerLimitError(
                 "too_many_running",
-                f"{caller} has {running} running workflows of {limits.running}; wait for one to end, or cancel one",
+                f"{caller} has {running} of {limits.running} running workflows; wait until a workflow ends, or cancel "
+                f"a workflow",
                 _RUNNING_RETRY_S,
             )
         used = self.used_today(caller)
@@ -160,7 +162,7 @@ class CallerUsage:
     def reserved(self, caller: str, limits: CallerLimits) -> Iterator[None]:
         """Check the limits, and count a new workflow as running while its request is sent.
 
-        Without this, requests at the same time would all pass the check before one of them is counted.
+        Otherwise, simultaneous requests would all pass the check before the first request is counted.
 
         Args:
             caller: The caller.
@@ -181,7 +183,7 @@ class CallerUsage:
             self._unseen.pop(place, None)
 
     def submitted(self, caller: str, workflow: str) -> None:
-        """Count a request of this process as running until its log is seen.
+        """Count a request of this process as running until its log arrives.
 
         Args:
             caller: The caller.
@@ -211,7 +213,7 @@ class CallerUsage:
                 del self._running[row.caller]
 
     def apply(self, row: WorkflowRow, entry: Entry) -> None:
-        """Apply an entry of the log of a workflow, after the workflow's row.
+        """Apply an entry of the log of a workflow. The row of the workflow must already have the entry.
 
         Args:
             row: The workflow.
@@ -233,7 +235,7 @@ class CallerUsage:
                 return
 
     def reset(self) -> None:
-        """Forget all workflows: the log is read again."""
+        """Forget all workflows, because the log is read again."""
         self._running.clear()
         self._used.clear()
 

@@ -1,4 +1,4 @@
-"""Keep the state of a page in memory by following a stream, so that a page need not read the stream."""
+"""Follow a stream and keep the state of a page in memory, so a page need not read the stream."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ __all__ = ["Projection"]
 
 
 class Projection(Signal, StreamFollower):
-    """State that is computed from the messages on `subject`, at most `history` of them at the start.
+    """State that is computed from the messages on `subject`. At the start, at most `history` messages are read.
 
-    `changes` grows with each change.
+    `changes` increases with each change.
     """
 
     def __init__(self, bus: Bus, stream: StreamKind, subject: str, *, history: int) -> None:
@@ -22,10 +22,10 @@ class Projection(Signal, StreamFollower):
         StreamFollower.__init__(self, bus, stream, subject, history=history)
 
     def moved(self) -> None:
-        """Wake the streams of the pages."""
+        """Notify the streams of the pages."""
         self.notify()
 
     async def missing(self, subjects: Sequence[str]) -> Sequence[str]:
-        """Return the subjects without a message in the stream. The broker does not report expired messages."""
+        """Return the subjects whose message is no longer in the stream. The broker does not report expiry."""
         present = set(await self._bus.subjects(self._stream, self._subject)) if subjects else set[str]()
         return [subject for subject in subjects if subject not in present]

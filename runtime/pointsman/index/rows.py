@@ -1,4 +1,4 @@
-"""The values of the index: rows of workflows, records of agents, searches and pages."""
+"""Model the values of the index: rows of workflows, records of agents, searches and pages."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ __all__ = [
 _SEARCHED_CHARS = 1_000  # characters of a request that are searched
 SHOWN_CHARS = 200  # characters of a request in the list
 
-_NO_USAGE = Usage()  # immutable, so all rows share it
+_NO_USAGE = Usage()  # immutable, so all rows share this value
 _MAX_SAMPLES = 200  # newest attempts of an agent from which its latencies are computed
 
 
 @dataclass(slots=True)
 class WorkflowRow:
-    """One workflow in the list. `first_sequence` and `sequence` belong to its first and last message in the log."""
+    """One workflow in the list. `first_sequence` and `sequence` are the positions of its first and last log message."""
 
     id: str
     team: str
@@ -67,7 +67,7 @@ class WorkflowRow:
     earlier_usage: Usage = _NO_USAGE
     """Usage of the rounds that have ended."""
     work: dict[str, str] = field(default_factory=dict)
-    """States of the planned tasks: open, succeeded or failed. Emptied at the end of the workflow; the counts stay."""
+    """States of the planned tasks: open, succeeded or failed. Cleared at the end of the workflow; the counts remain."""
     earlier_done: int = 0
     """Tasks that succeeded in earlier rounds."""
     done: int = 0
@@ -75,7 +75,7 @@ class WorkflowRow:
     failed: int = 0
     dispatched: dict[tuple[str, int], datetime] = field(default_factory=dict)
     delegated: set[tuple[str, int]] = field(default_factory=set)
-    """Attempts that teams handle in workflows of their own."""
+    """Attempts that teams handle in child workflows."""
     started_seconds: float = field(init=False)
     """Start of the workflow in seconds since 1970."""
     elapsed: float | None = None
@@ -99,7 +99,7 @@ class WorkflowRow:
                 return
 
     def count(self, entry: Entry) -> None:
-        """Apply an entry to the tasks of the workflow, and to its usage before the end."""
+        """Apply an entry to the tasks of the workflow, and, before the end of the workflow, to the usage."""
         match entry.kind:
             case "plan_accepted":
                 for task in entry.plan.tasks:
@@ -170,7 +170,7 @@ class WorkflowRow:
 
 @dataclass(slots=True)
 class AgentRecord:
-    """Statistics of an agent from the log. Latencies are in seconds, over the newest attempts only."""
+    """Statistics of an agent from the log. Latencies are in seconds, and include only the newest attempts."""
 
     name: str
     role: str = Role.WORK.value
@@ -199,7 +199,7 @@ class AgentRecord:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """The search of a list. Empty fields match each row. The case-folded `text` is searched in `search_text`.
+    """The search in a list. An empty field matches each row. The case-folded `text` must be in `search_text`.
 
     Attributes:
         team: The team.
@@ -255,7 +255,7 @@ class Totals:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Some rows that match a search, newest first, and the sums over all matching rows."""
+    """A page of the rows that match a search, newest first, and the sums over all matching rows."""
 
     rows: Sequence[WorkflowRow]
     totals: Totals
@@ -263,7 +263,7 @@ class Page:
 
 
 def percentile(values: Sequence[float] | deque[float], share: float) -> float | None:
-    """Return the value that `share` of `values` (0 to 1) do not exceed; None without values."""
+    """Return the percentile of `values` at `share` (0 to 1); None without values."""
     if not values:
         return None
     ordered = sorted(values)
@@ -275,7 +275,7 @@ def queued_row(request: WorkflowSummary, reason: str = "") -> WorkflowRow:
 
     Args:
         request: The request.
-        reason: The reason of the wait.
+        reason: The reason why the request waits.
     """
     asked = request_text(request.input)
     return WorkflowRow(
@@ -295,7 +295,7 @@ def queued_row(request: WorkflowSummary, reason: str = "") -> WorkflowRow:
 
 
 def search_text(workflow: str, correlation_id: str, asked: str) -> str:
-    """Return the case-folded text that searches compare.
+    """Return the case-folded text in which searches look.
 
     Args:
         workflow: The workflow.

@@ -1,8 +1,8 @@
 """Keep the newest workflows of a namespace, read from the log.
 
-The index is bounded: it starts near the end of a long log and drops the oldest workflows. Rows change in the order of
-the log, so a page that has all changes up to a sequence can request the later changes, also after a reconnect. All
-processes with an index get the same counts, also after a restart, without a store of their own.
+The index is bounded. The index starts near the end of a long log, and drops the oldest workflows. Rows change in the
+order of the log, so a page that has all changes up to a sequence can request the later changes, also after a reconnect.
+All processes with an index compute the same counts from the log, also after a restart.
 """
 
 from __future__ import annotations
@@ -39,11 +39,12 @@ __all__ = ["WorkflowIndex"]
 
 _log = get_logger(__name__)
 
-_MAX_ROWS = 20_000  # twice the 10,000 workflows for which a page must be fast; a row has about 2 kB
-_MAX_HISTORY = 300_000  # messages of the log read at the start: about 30 for each workflow, with its agents' reports
+_MAX_ROWS = 20_000  # twice the 10,000 workflows with which a page must be fast; a row has about 2 kB
+# messages of the log that are read at the start; about 30 for each workflow, including reports of agents
+_MAX_HISTORY = 300_000
 _CATCH_UP_PAUSE_S = 0.02
 _MARKS = b'"workflow_started"', b'"workflow_ended"', b'"workflow_resumed"', b'"open_questions":["'
-"""Only a commit with one of these changes a row without details. Parsing the others would take most of the time."""
+"""Without details, only commits with these entries change a row. Parsing other commits would take most of the time."""
 
 
 class WorkflowIndex(Projection):
@@ -52,9 +53,9 @@ class WorkflowIndex(Projection):
     Args:
         bus: The bus.
         subjects: The subjects of the namespace.
-        kept: Number of workflows that are kept.
-        details: Also keep the requests, count the tasks of each workflow, and keep records of agents. Then each commit
-            is parsed.
+        kept: Largest number of workflows in the index.
+        details: Also store the requests, the number of tasks of each workflow, and the records of agents. Each commit
+            is then parsed.
     """
 
     def __init__(self, bus: Bus, subjects: Subjects, *, kept: int = _MAX_ROWS, details: bool = False) -> None:
@@ -72,7 +73,7 @@ class WorkflowIndex(Projection):
 
     @property
     def teams(self) -> Mapping[str, int]:
-        """The teams of the rows, with the number of their rows."""
+        """The teams of the rows, with the number of rows."""
         return self._teams
 
     def find(self, workflow: str) -> WorkflowRow | None:
@@ -82,7 +83,7 @@ class WorkflowIndex(Projection):
             workflow: The workflow.
 
         Returns:
-            The row; None for a workflow that is not among the newest.
+            The row; None for a workflow that is not in the index.
         """
         return self._rows.get(workflow)
 
@@ -101,7 +102,7 @@ class WorkflowIndex(Projection):
                 yield row
 
     def page(self, search: Search, *, offset: int = 0, limit: int = 100) -> Page:
-        """Skip `offset` matching rows. Return the next `limit` rows at most, and the totals of all matching rows."""
+        """Skip `offset` matching rows. Return at most the next `limit` rows, and the totals of all matching rows."""
         fitting = list(self.matching(search))
         of = Counter([row.status for row in fitting])
         took = sorted([row.elapsed for row in fitting if row.elapsed is not None])
@@ -161,13 +162,13 @@ class WorkflowIndex(Projection):
         self._changed[row.id] = row
 
     def moved(self) -> None:
-        """Wake the streams of the pages, and set `current` when the history has been read."""
+        """Notify the streams of the pages, and set `current` when the history has been read."""
         super().moved()
         if self.progress >= 1:
             self.current.set()
 
     def reset(self) -> None:
-        """Forget everything: the log is read again."""
+        """Forget everything, because the log is read again."""
         for known in (self._rows, self._changed, self._teams, self.agents):
             known.clear()
         self.callers.reset()
@@ -178,7 +179,8 @@ class WorkflowIndex(Projection):
             return None
         try:
             return read_commit(stored)
-        except ContractError as error:  # written by another release: the workflow's page shows the reason
+        # a different release wrote the commit; the page of the workflow shows the reason
+        except ContractError as error:
             _log.warning("commit_unreadable", subject=stored.subject, sequence=stored.sequence, error=str(error))
             return None
 
@@ -199,9 +201,9 @@ class WorkflowIndex(Projection):
         )
 
     async def _read_row(self, stored: StoredMessage) -> WorkflowRow | None:
-        """Read the row of a workflow that is not in the index, because it began too early or was dropped."""
+        """Read the row of a workflow that began too early for the index, or that the index has dropped."""
         row: WorkflowRow | None = None
-        if self.progress < 1:  # the initial reading: these workflows are the oldest, so they are left out
+        if self.progress < 1:  # during the initial reading, such workflows are the oldest, so they are omitted
             return None
         with suppress(ContractError):
             async with aclosing(as_async_generator(self._bus.read("log", stored.subject))) as messages:
@@ -247,7 +249,7 @@ class WorkflowIndex(Projection):
                 self._attempt(row, entry, succeeded=None if asks else False)
 
     def _attempt(self, row: WorkflowRow, entry: TaskSucceeded | AttemptFailed, *, succeeded: bool | None) -> None:
-        """Add an attempt to its agent's record. An attempt that asked a person has neither succeeded nor failed."""
+        """Add an attempt to the agent's record. An attempt that asked a person has neither succeeded nor failed."""
         result = entry.result
         assert result is not None
         if (entry.task_id, entry.attempt) in row.delegated:

@@ -1,4 +1,4 @@
-"""The dashboard, which shows workflows in a browser and uses the same calls as the command line.
+"""The dashboard. It shows workflows in a browser, and uses the same calls as the command line.
 
 `serve` needs the extra `dashboard`; importing this package does not.
 """

@@ -1,14 +1,15 @@
-"""Guard the access to the dashboard, and restrict the browser with security headers.
+"""Control the access to the dashboard, and send security headers to the browser.
 
 | Attack | Defence |
 |---|---|
-| a foreign page with a name that resolves to this machine | `Host` must be an address, `localhost` or an allowed name |
+| a foreign page whose host name resolves to this machine | `Host` must be an address, `localhost` or an allowed name |
 | a foreign page that posts to the dashboard | `Origin` must be the host, and the body JSON or declared as bytes |
 | another machine | without users, the dashboard listens on loopback only |
 | a search for a token | after 10 wrong tokens in a minute, an address must wait |
-| a stolen session | a session ends after 12 hours, and with the token of its user |
+| a stolen session | a session ends after 12 hours, or when the token of the user is removed |
 | a reader of the network | over plain HTTP, a login works on loopback only, and the cookie is `Secure` |
-| a script in the text of a model | text is drawn as text, and the policy runs only the package's own files |
+| a script in the text of a model | text is shown as text, and the content security policy allows only scripts of the
+package |
 """
 
 from __future__ import annotations
@@ -67,17 +68,17 @@ SECURITY_HEADERS: Mapping[str, str] = {
 _PUBLIC_PATHS = (
     "/login",
     "/static/",
-)  # open without a token: the login form, and files that are public in the package
+)  # open without a token: the login form, and files of the public package
 
 
 _USER_KEY = "pointsman.user"  # of the ASGI scope
-_MAX_FAILURES = 10  # wrong tokens of one address in a window
+_MAX_FAILURES = 10  # wrong tokens that one address may send in a window
 _FAILURE_WINDOW_S = 60.0
-_MAX_ADDRESSES = 10_000  # addresses whose failures are kept
+_MAX_ADDRESSES = 10_000  # addresses whose failures are in memory
 
 
 class LoginThrottle:
-    """Counts wrong tokens by address, so that a search for a token takes longer than the token lives.
+    """Count wrong tokens by address. With the bound, a search for a token takes longer than the life of the token.
 
     Args:
         monotonic: The clock, in seconds.
@@ -88,7 +89,7 @@ class LoginThrottle:
         self._failures: OrderedDict[str, deque[float]] = OrderedDict()
 
     def wait_of(self, address: str) -> float:
-        """Return the seconds until the address may try again; 0 if it may now."""
+        """Return the seconds until the address may try again; 0 if the address may try now."""
         failures = self._failures.get(address, deque[float]())
         while failures and failures[0] <= self._monotonic() - _FAILURE_WINDOW_S:
             failures.popleft()
@@ -108,7 +109,7 @@ class AccessGuard:
     Args:
         app: The application.
         users: The users; without users, every request may do everything.
-        hosts: Host names that requests may use, beside addresses and `localhost`.
+        hosts: Host names that requests may use, in addition to addresses and `localhost`.
         throttle: Counts wrong tokens.
     """
 
@@ -140,8 +141,9 @@ class AccessGuard:
         headers = Headers(scope=scope)
         host = headers.get("host", "")
         if not self._hosts.allow(host):
-            return _refuse(403, f"the host {host!r} is not known here; open the dashboard by its address, or"
-            " start it with "
+            return _refuse(403, f"the host {host!r} is not a known host of the dashboard; open the dashboard by its "
+                                f"IP address, or"
+            " start the dashboard with "
                             "--allow-host NAME")  # fmt: skip
         path, method = scope["path"], scope["method"]
         kind, _, given = headers.get("authorization", "").partition(" ")
@@ -156,7 +158,7 @@ class AccessGuard:
         if method not in ("GET", "HEAD") and user is None:
             origin = headers.get("origin", "")
             if origin.partition("://")[2].lower() != host.lower():
-                return _refuse(403, f"the origin {origin!r} is not this page, {host}")
+                return _refuse(403, f"the origin {origin!r} is not the origin of this page, {host}")
         if not self._users or path.startswith(_PUBLIC_PATHS):
             return None
         user = user or self._user_of_session(headers)
@@ -166,7 +168,7 @@ class AccessGuard:
             return _unauthorized("a token is needed: log in at /login, or send Authorization: Bearer TOKEN")
         scope[_USER_KEY] = user
         if not user.may(needed := _role_for(method, path)):
-            return _refuse(403, f"{user.name} has the role {user.role}; this needs the role {needed}")
+            return _refuse(403, f"{user.name} has the role {user.role}; this action needs the role {needed}")
         return None
 
     def _user_of_session(self, headers: Headers) -> User | None:
@@ -178,16 +180,16 @@ class AccessGuard:
 
 
 def user_of(scope: Scope) -> User | None:
-    """Return the user of a request that the guard has passed; None if the dashboard has no users."""
+    """Return the user of an admitted request; None if the dashboard has no users."""
     user: User | None = scope.get(_USER_KEY)
     return user
 
 
 def actor_of(request: Request) -> str:
-    """Return the name that an action of a request carries; `dashboard` if the dashboard has no users.
+    """Return the name of the actor for the actions of a request; `dashboard` if the dashboard has no users.
 
     Args:
-        request: A request that the guard has passed.
+        request: An admitted request.
 
     Returns:
         The name.
@@ -197,10 +199,10 @@ def actor_of(request: Request) -> str:
 
 
 def client_of(request: Request, client: Client) -> Client:
-    """Return a client whose requests carry the name of the user; `client` if the dashboard has no users.
+    """Return a client whose requests contain the name of the user; `client` if the dashboard has no users.
 
     Args:
-        request: A request that the guard has passed.
+        request: An admitted request.
         client: The client of the dashboard.
 
     Returns:
@@ -211,7 +213,7 @@ def client_of(request: Request, client: Client) -> Client:
 
 
 def is_plain_http(scope: Scope) -> bool:
-    """Return True if others can read the request: it came over plain HTTP, and its host is not this machine."""
+    """Return True if others can read the request, because it uses plain HTTP and its host is not this machine."""
     return scope["scheme"] != "https" and not is_loopback(host_name(Headers(scope=scope).get("host", "")))
 
 

@@ -29,7 +29,7 @@ __all__ = ["BatchActions", "batch_json"]
 
 _MAX_NAME_CHARS = 255
 _DEFAULT_CONCURRENCY = 10
-_YIELD_EVERY = 200  # rows read before other tasks of the loop run
+_YIELD_EVERY = 200  # rows that are read before other tasks of the event loop may run
 
 
 class BatchActions:
@@ -47,9 +47,10 @@ class BatchActions:
         self._max_bytes = max_bytes
 
     async def start(self, request: Request) -> Response:
-        """Receive the body as a file of requests, and store its rows as a batch in the name of the user.
+        """Receive the body as a file of requests, and store the rows as a batch in the name of the user.
 
-        The same file, team and mapping of the same user are the same batch, unless that batch was cancelled.
+        A repetition of the same file, team and mapping by the same user is the same batch. After a cancellation, the
+        repetition is a new batch.
 
         Returns:
             The batch.
@@ -106,7 +107,7 @@ class BatchActions:
         """Send the results so far as a download.
 
         Returns:
-            A JSON object on each line, as the command `batch` writes them.
+            A JSON object on each line, in the format of the command `batch`.
         """
         record = await self._batches.find(request.path_params["id"])
         headers = {"content-disposition": f'attachment; filename="{record.id}.jsonl"'}
@@ -149,14 +150,15 @@ def batch_json(batches: Batches, record: BatchRecord) -> dict[str, Any]:
 async def _save(path: Path, name: str, content: AsyncIterable[bytes], max_bytes: int) -> None:
     if path.suffix not in FILE_SUFFIXES:
         expected = ", ".join(FILE_SUFFIXES)
-        raise ContractError(f"{name!r} is not one of {expected}; give a file in one of these formats")
+        raise ContractError(f"{name!r} is not one of {expected}; send a file in one of these formats")
     size = 0
     with path.open("wb") as file:
         async for piece in content:
             size += len(piece)
             if size > max_bytes:
                 raise TooLargeRowsError(
-                    "too_large", f"{name} has more than {max_bytes} bytes; split it, or raise POINTSMAN_BATCH_BYTES"
+                    "too_large",
+                    f"{name} has more than {max_bytes} bytes; split the file, or raise POINTSMAN_BATCH_BYTES",
                 )
             file.write(piece)
 
@@ -164,7 +166,7 @@ async def _save(path: Path, name: str, content: AsyncIterable[bytes], max_bytes:
 async def _open(path: Path, name: str, mapping: list[str]) -> RequestFile:
     try:
         return await asyncio.to_thread(RequestFile.open, path, Mapper.from_options(mapping))
-    except ConfigurationError as error:  # of the user's file, and not of this process
+    except ConfigurationError as error:  # an error in the file of the user, not in this process
         raise ContractError(str(error).replace(str(path), name)) from None
 
 

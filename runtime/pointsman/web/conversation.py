@@ -1,12 +1,12 @@
-"""Send the page of one thread: its turns, the work on running turns, the text that models write, and the questions.
+"""Send the data of one thread's page: the turns, the work on running turns, text of models, and open questions.
 
 | Event | Data |
 |---|---|
-| `thread` | the ids of the turns in order, the summary of the earlier ones, and the record of a deletion |
-| `turn` | one turn as the record of the thread has it, or a request that no supervisor has taken |
+| `thread` | the ids of the turns in order, the summary of earlier turns, and the record of a deletion |
+| `turn` | one turn from the record of the thread, or a request that no supervisor has admitted |
 | `work` | the state of the workflow of a turn: tasks with their calls, answer, files |
-| `text` | pieces of text that models write; they are not stored, and the answer follows in `work` |
-| `asked` | the open questions of the turns that run |
+| `text` | pieces of text that models write; pieces are not stored, and the whole answer follows in `work` |
+| `asked` | the open questions of the running turns |
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from pointsman_schemas.threads import Thread, Turn
 
 __all__ = ["Conversation"]
 
-_BATCH_INTERVAL_S = 0.1  # time in which changes are gathered before they are sent: text appears without jerks
-_POLL_INTERVAL_S = 2.0  # time between two looks for requests that no supervisor has taken
-_SHOWN_TURNS = 50  # newest turns on the page; the page of workflows has the others
-_FOLLOWED_TURNS = 10  # turns whose work is followed at a time; the first ones in order run first
-_MAX_TEXT_CHARS = 100_000  # text of one attempt that waits for a slow browser; the stored answer follows
+_BATCH_INTERVAL_S = 0.1  # seconds in which changes are gathered before they are sent; text still appears smoothly
+_POLL_INTERVAL_S = 2.0  # seconds between two polls for requests that no supervisor has admitted
+_SHOWN_TURNS = 50  # newest turns on the page; the page of workflows has the other turns
+_FOLLOWED_TURNS = 10  # turns whose work is followed at a time; the first turns in the order run first
+_MAX_TEXT_CHARS = 100_000  # characters of one attempt that are queued for a slow browser; the stored answer follows
 
 
 class Conversation:
@@ -46,7 +46,7 @@ class Conversation:
     Args:
         client: The client.
         questions: The open questions of the namespace.
-        status: Returns the data that all events carry.
+        status: Returns the data that all events contain.
         team: The team.
         caller: The caller to whom the thread belongs.
         thread: The id of the thread.
@@ -71,9 +71,10 @@ class Conversation:
         self._queued: Polled[Sequence[WorkflowSummary]] = Polled(self._read_queued, _POLL_INTERVAL_S)
         self._taken: dict[str, Turn] = {}
         self._untaken: Sequence[WorkflowSummary] = ()
-        self._workflows: dict[str, set[str]] = {}  # the workflows below each turn that is followed, and its own
+        self._workflows: dict[str, set[str]] = {}  # by followed turn: its workflow and the child workflows
         self._following: dict[str, asyncio.Task[None]] = {}
-        self._pending: dict[tuple[str, str], Any] = {}  # the newest data by event and turn, so a slow reader has all
+        # the newest data by event and turn, so a slow reader misses nothing
+        self._pending: dict[tuple[str, str], Any] = {}
         self._texts: dict[tuple[str, str, int], list[str]] = {}
         self._restarted: set[tuple[str, str, int]] = set()
         self._agents: dict[tuple[str, str, int], str] = {}
@@ -116,7 +117,7 @@ class Conversation:
             await asyncio.gather(*left, return_exceptions=True)
 
     def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Run a part of the page. Its failure ends the stream, and the browser opens the stream again."""
+        """Run a part of the page. If the part fails, the stream ends, and the browser opens the stream again."""
 
         async def run() -> None:
             try:
@@ -131,7 +132,7 @@ class Conversation:
         self._pending[event, of] = data
         self._arrived.set()
 
-    # The record of the thread, and the requests that are not in it yet
+    # The record of the thread, and the requests that are not yet in the record
 
     async def _follow_record(self) -> None:
         bus, subject = self._client.bus, self._client.subjects.thread(self._team, self._caller, self._thread)
@@ -157,7 +158,7 @@ class Conversation:
         ended = [turn for turn in turns if turn.status == "ended" and before.get(turn.workflow_id) != turn]
         for turn in ended:
             if turn.outcome == LOST and turn.workflow_id in self._following:
-                self._following[turn.workflow_id].cancel()  # it never began
+                self._following[turn.workflow_id].cancel()  # the workflow never began
         await self._show_ended([turn for turn in ended if turn.workflow_id not in self._following])
 
     def _show_thread(self, thread: Thread | None) -> None:
@@ -174,7 +175,7 @@ class Conversation:
         self._put("thread", "", data)
 
     async def _show_ended(self, turns: Sequence[Turn]) -> None:
-        """Show the whole answers and the files of turns that ended earlier: the record has only beginnings of texts."""
+        """Show the whole answers and files of ended turns. The record has only the beginnings of the texts."""
         for found in await gather_batched(self._read_ended(turn.workflow_id) for turn in turns):
             if found is not None:
                 self._put("work", found["id"], found)
@@ -222,7 +223,7 @@ class Conversation:
 
     async def _receive_text(self, delta: Delta) -> None:
         key = delta.workflow_id, delta.task_id, delta.attempt
-        if delta.call and delta.offset == 0:  # another text begins: its model call is made again
+        if delta.call and delta.offset == 0:  # a repeated model call begins a new text
             self._texts.pop(key, None)
             self._restarted.add(key)
         pieces = self._texts.setdefault(key, [])

@@ -2,15 +2,15 @@
 
 | Path | Content |
 |---|---|
-| `/`, `/workflows/ID`, `/agents`, `/questions`, `/dead-letters` | the page, which is drawn from the streams |
-| `/threads`, `/threads/TEAM/CALLER/THREAD` | the conversations, one of them |
+| `/`, `/workflows/ID`, `/agents`, `/questions`, `/dead-letters` | the page; the streams have its data |
+| `/threads`, `/threads/TEAM/CALLER/THREAD` | the conversations, one conversation |
 | `/batches`, `/schedules` | the batches and the schedules of all callers |
 | `/webhooks` | the endpoints of webhooks, and their deliveries |
 | `/api/live/workflows`, `/api/live/workflows/ID` | server-sent events with the log's sequences as ids |
 | `/api/live/agents`, `/api/live/questions`, `/api/live/dead-letters` | server-sent events with the current state |
 | `/api/live/threads`, `/api/live/threads/TEAM/CALLER/THREAD` | the same for conversations |
 | `/api/live/batches`, `/api/live/schedules`, `/api/live/webhooks` | the same for batches, schedules and webhooks |
-| POST `/api/batches`, `/api/batches/ID/ACTION` | send the rows of a file; pause, resume or cancel them |
+| POST `/api/batches`, `/api/batches/ID/ACTION` | send the rows of a file; pause, resume or cancel a batch |
 | `/api/batches/ID/results` | the results that the command `batch` writes |
 | `/api/events/STREAM/SEQUENCE`, `/api/dead-letters/ID` | one complete event, one complete dead letter |
 | `/api/workflows/ID/export` | the file that the command `export` writes |
@@ -22,7 +22,7 @@
 | POST `/api/dead-letters/replay`, `/api/dead-letters/discard` | the same for all letters that match a search |
 | POST `/api/schedules`, `/api/schedules/TEAM/CALLER/NAME/ACTION` | the actions of the commands `schedules` |
 | POST `/api/webhooks`, `/api/webhooks/ID/ACTION` | the actions of the commands `webhooks` |
-| `/login`, POST `/logout`, `/api/me` | the session of the browser, the name and the role of its user |
+| `/login`, POST `/logout`, `/api/me` | the session of the browser, the name and the role of the user |
 """
 
 from __future__ import annotations
@@ -71,9 +71,9 @@ __all__ = ["Dashboard"]
 
 _STATIC = Path(__file__).with_name("static")
 _UNBUFFERED = {"X-Accel-Buffering": "no"}
-"""For proxies such as nginx, which would keep the events of a stream back until their buffer is full."""
+"""For proxies such as nginx. Without this header, nginx delays the events of a stream until a buffer is full."""
 _EVENT_STREAMS: Mapping[str, StreamKind] = {"log": "log", "results": "results"}
-"""The streams whose events a page shows, by their token in a path."""
+"""The streams whose events a page shows, by the name of the stream in the path."""
 
 
 class Dashboard:
@@ -143,7 +143,7 @@ class Dashboard:
         return cls(client, settings, index, await open_batches(client, index, settings), users=users, hosts=hosts)
 
     async def run_projections(self) -> None:
-        """Keep the data of the pages current, and batches running, until cancelled."""
+        """Keep the data of the pages current, and run batches, until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self.index.run())
             group.create_task(self.letters.run())
@@ -220,7 +220,7 @@ class Dashboard:
         """Return a page for a person, and an error for a program."""
         path = request.url.path
         if path.startswith("/api/"):
-            return json_response({"error": f"there is no {path} here", "kind": "not_found"}, 404)
+            return json_response({"error": f"there is no page or action {path}", "kind": "not_found"}, 404)
         return FileResponse(_STATIC / "not-found.html", 404)
 
     def _event_stream(self, chunks: Callable[[Request], Chunks]) -> Callable[[Request], Awaitable[Response]]:
@@ -239,7 +239,7 @@ class Dashboard:
         stream, sequence = _EVENT_STREAMS.get(request.path_params["stream"]), request.path_params["sequence"]
         stored = await self.client.bus.get(stream, sequence) if stream and 0 < sequence < 2**63 else None
         if stored is None:
-            raise NotFoundError(f"the stream has no message {sequence}: it may have expired")
+            raise NotFoundError(f"the stream has no message {sequence}; the message may have expired")
         return json_response(
             {"subject": stored.subject, "at": stored.at, "headers": stored.headers, **_event_json(stored)}
         )

@@ -1,4 +1,4 @@
-"""Receive files for requests, and send the files of workflows, in pieces: no file is held in memory."""
+"""Receive files for requests, and send the files of workflows. Files are sent in pieces, and never whole in memory."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ class FileTransfers:
         self._uploads = asyncio.Semaphore(_MAX_UPLOADS)
 
     async def upload(self, request: Request) -> Response:
-        """Store the body as a file of the request that will be sent under `request_id`, and return its reference.
+        """Store the body as a file of the future request `request_id`, and return the reference of the file.
 
-        The file belongs to the workflow of that request, and is forgotten with it. A file of a request that is never
-        sent expires.
+        The file belongs to the workflow of the request, and is removed with the workflow. If the request is never sent,
+        the file expires.
 
         Returns:
             The reference.
@@ -53,16 +53,16 @@ class FileTransfers:
         client = client_of(request, self._client)
         owner = client.workflow_id(given.get("team", ""), caller_id(given.get("request_id", ""), "request id"))
         if self._uploads.locked():
-            return json_response({"error": f"{_MAX_UPLOADS} files are being stored; try again in a moment"}, 503)
+            return json_response({"error": f"{_MAX_UPLOADS} files are being stored; try again in some seconds"}, 503)
         async with self._uploads, aclosing(body_pieces(request)) as pieces:
             try:
                 file = await client.store_file(given.get("name", ""), pieces, owner=owner)
             except ValidationError as error:
-                raise ContractError(f"the file does not fit: {describe(error)}; nothing was stored") from None
+                raise ContractError(f"the file is not valid: {describe(error)}; nothing was stored") from None
         return json_response(file)
 
     async def download(self, request: Request) -> Response:
-        """Send a file of a workflow as a download: a browser never shows the content in the origin of this page.
+        """Send a file of a workflow as a download. A browser must never show the content in the origin of this page.
 
         Returns:
             The response.
@@ -81,7 +81,7 @@ class FileTransfers:
 
 
 def read_files(given: Any, client: Client, team: str, request_id: Any) -> Sequence[File]:
-    """Read the references of a request, or of a schedule, to files that were uploaded for it.
+    """Read the references to the files that were uploaded for a request or a schedule.
 
     Args:
         given: The references, as uploads returned them; None without files.
@@ -93,17 +93,19 @@ def read_files(given: Any, client: Client, team: str, request_id: Any) -> Sequen
         The references.
 
     Raises:
-        ContractError: A reference is not valid, or is of another request.
+        ContractError: A reference is not valid, or belongs to another request.
     """
     if not given:
         return ()
     if request_id is None:
-        raise ContractError("there are files and no request_id; send the id of their uploads")
+        raise ContractError("there are files but no request_id; send the request_id of the uploads")
     owner = client.workflow_id(team, caller_id(str(request_id), "request id"))
     try:
         files = _FILES.validate_python(given)
     except ValidationError as error:
-        raise ContractError(f"the files do not fit: {describe(error)}; nothing was sent") from None
+        raise ContractError(f"the files are not valid: {describe(error)}; nothing was sent") from None
     if other := next((file for file in files if file.owner != owner), None):
-        raise ContractError(f"the file {other.name!r} was uploaded for another request; upload it for this one")
+        raise ContractError(
+            f"the file {other.name!r} was uploaded for another request; upload the file for this request"
+        )
     return files

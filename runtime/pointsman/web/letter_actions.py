@@ -1,4 +1,4 @@
-"""Show, replay and discard dead letters by HTTP, by the same calls as the command line."""
+"""Show, replay and discard dead letters over HTTP, with the same calls as the command line."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class LetterActions:
     async def _apply_to_letters(
         self, request: Request, act: Callable[[DeadLetterEntry], Awaitable[object]]
     ) -> Response:
-        """Apply `act` to the letters that match `text` and have a sequence up to `until`, both from the body."""
+        """Apply `act` to the letters that match `text`, up to the sequence `until`. The body has `text` and `until`."""
         given = await read_json_object(request, ("text", "until"))
         text, until = str(given.get("text", "")).casefold(), given.get("until")
         if not isinstance(until, int):

@@ -1,4 +1,4 @@
-"""Keep the state of one workflow for a page: from its log, and from the reports of its agents."""
+"""Compute the state of one workflow for a page, from the log and from the reports of agents."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from pointsman_schemas.log import Entry, WorkflowStarted
 
 __all__ = ["Change", "LiveWorkflow"]
 
-_MIN_PAUSE_S = 0.1  # time in which messages are gathered before the state is computed
-_MAX_PAUSE_S = 1.0  # maximum time between two states of a plan of any size
+_MIN_PAUSE_S = 0.1  # seconds in which messages are gathered before the state is computed
+_MAX_PAUSE_S = 1.0  # longest time between two states of a large plan, in seconds
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """The new lines of a workflow, and its state: None if the state is the same, or if the log has no start yet."""
+    """The new lines of a workflow, and the state. None if the state is unchanged, or if the log has no start yet."""
 
     lines: Sequence[TimelineRow]
     view: dict[str, Any] | None
@@ -54,12 +54,12 @@ class LiveWorkflow:
         """The newest progress report of each task."""
 
     async def changes(self) -> AsyncGenerator[Change, None]:
-        """Yield the changes of the workflow: after messages, and after time if a status depends on the time.
+        """Yield the changes of the workflow, after messages, and after some time if a status depends on the time.
 
         Without a new message, a state changes when agents start or stop, and when retries become due.
 
         Yields:
-            The changes. A change without lines and view is a sign of life.
+            The changes. A change without lines and view keeps the connection open.
 
         Raises:
             ContractError: The log cannot be read.
@@ -79,7 +79,7 @@ class LiveWorkflow:
                 changed = view is not None and (bool(batch) or states != known)
                 known = states if changed else known
                 yield Change(lines, view if changed else None)
-                # A large plan costs more to draw, so it is sent less often.
+                # A large plan costs more to draw, so a large plan is sent less often.
                 pause = min(_MAX_PAUSE_S, max(_MIN_PAUSE_S, 3 * (monotonic() - began)))
 
     async def _view(self) -> dict[str, Any] | None:

@@ -18,8 +18,9 @@ from pointsman_schemas.strict_json import parse_json
 
 __all__ = ["body_pieces", "error_response", "json_response", "parse_number", "read_json_object"]
 
-_BODY_TIMEOUT_S = 20.0  # for a body to arrive: a slow sender must not hold its connection for ever
-_MAX_BODY_BYTES = 10_000  # for bodies with only a few words
+# longest time in which a body must arrive; a slow sender must not keep its connection open for ever
+_BODY_TIMEOUT_S = 20.0
+_MAX_BODY_BYTES = 10_000  # bytes of a body with only a few words
 
 
 async def read_json_object(
@@ -28,11 +29,11 @@ async def read_json_object(
     """Return the body: a JSON object with known fields, of at most `most` bytes, received within `_BODY_TIMEOUT_S`.
 
     Raises:
-        ContractError: The body is something else, or has a field that is not one of `fields`.
+        ContractError: The body is not such an object, or has a field that is not in `fields`.
         HTTPException: The body did not arrive in time.
     """
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
-        raise ContractError("the body is not declared as application/json")
+        raise ContractError("the content type of the body is not application/json")
     body = bytearray()
     try:
         async with asyncio.timeout(_BODY_TIMEOUT_S):
@@ -53,19 +54,19 @@ async def read_json_object(
 
 
 async def body_pieces(request: Request) -> AsyncGenerator[bytes, None]:
-    """Yield the body, which is declared as application/octet-stream, in pieces.
+    """Yield a body with the content type application/octet-stream in pieces.
 
-    A browser sends this type to another origin only if that origin allows it, as for JSON.
+    As for JSON, a browser sends this type to another origin only if the other origin allows the request.
 
     Yields:
         The pieces.
 
     Raises:
-        ContractError: The body is declared as something else.
-        HTTPException: A piece did not arrive in time, or the sender has left.
+        ContractError: The content type is not application/octet-stream.
+        HTTPException: A piece did not arrive in time, or the sender has disconnected.
     """
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/octet-stream":
-        raise ContractError("the body is not declared as application/octet-stream")
+        raise ContractError("the content type of the body is not application/octet-stream")
     stream = request.stream()
     try:
         while True:
@@ -77,7 +78,7 @@ async def body_pieces(request: Request) -> AsyncGenerator[bytes, None]:
     except TimeoutError:
         raise HTTPException(408, f"nothing of the body arrived for {_BODY_TIMEOUT_S:g} s") from None
     except ClientDisconnect:
-        raise HTTPException(400, "the body is not whole: the sender has left") from None
+        raise HTTPException(400, "the body is not complete, because the sender has disconnected") from None
 
 
 def json_response(content: Any, status: int = 200) -> Response:
@@ -86,7 +87,7 @@ def json_response(content: Any, status: int = 200) -> Response:
 
 
 async def error_response(request: Request, error: Exception) -> Response:
-    """Return a JSON response for a Pointsman error: the message as `error`, the `kind`, and the error's HTTP status."""
+    """Return a JSON response for a Pointsman error, with the message as `error`, the `kind`, and the HTTP status."""
     assert isinstance(error, PointsmanError)
     response = json_response({"error": str(error), "kind": error.kind}, status_of(error))
     response.headers.update(headers_of(error))

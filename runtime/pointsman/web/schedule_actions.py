@@ -1,4 +1,4 @@
-"""Create and control schedules by HTTP, by the same calls as the command line."""
+"""Create and control schedules over HTTP, with the same calls as the command line."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class ScheduleActions:
         self._client = client
 
     async def create(self, request: Request) -> Response:
-        """Create a schedule that belongs to the user. It keeps copies of the files that were uploaded for it.
+        """Create a schedule of the user. The schedule gets copies of the files that were uploaded for the schedule.
 
         Returns:
             The status of the schedule; `waiting` if no supervisor has answered yet.
@@ -91,7 +91,7 @@ def _time(given: Any) -> datetime | None:
     try:
         return None if given is None else _TIME.validate_python(given)
     except ValidationError as error:
-        raise ContractError(f"the time does not fit: {describe(error)}; nothing was sent") from None
+        raise ContractError(f"the time is not valid: {describe(error)}; nothing was sent") from None
 
 
 def _response(schedule: Schedule | None) -> Response:

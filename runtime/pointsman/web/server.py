@@ -23,26 +23,26 @@ def check_access(host: str, token: str | None, users_file: str | None = None) ->
 
     Args:
         host: The address to listen on.
-        token: The one token of all rights; None for none.
-        users_file: The path of the file of users; None for none.
+        token: The token of a user with all rights; None for no such user.
+        users_file: The path of the file of users; None for no file.
 
     Returns:
         The users.
 
     Raises:
-        ConfigurationError: The token is too short, the file cannot be used, or other hosts can connect and there are no
-            users.
+        ConfigurationError: The token is too short, the file cannot be used, or other hosts can connect although there
+            are no users.
     """
     if token is not None and len(token) < _MIN_TOKEN_CHARS:
         raise ConfigurationError(
-            f"the dashboard's token has {len(token)} characters; give it at least {_MIN_TOKEN_CHARS}, such as "
-            "`openssl rand -hex 16` prints"
+            f"the dashboard's token has {len(token)} characters; use at least {_MIN_TOKEN_CHARS}, for example the "
+            f"output of `openssl rand -hex 16`"
         )
     users = Users.load(token, users_file)
     if not users and not is_loopback(host):
         raise ConfigurationError(
-            f"the dashboard would answer on {host}, where others can reach it; give it a --token, "
-            "POINTSMAN_DASHBOARD_TOKEN or POINTSMAN_DASHBOARD_USERS, or use 127.0.0.1"
+            f"the dashboard would answer on {host}, where other hosts can connect; set --token, "
+            f"POINTSMAN_DASHBOARD_TOKEN or POINTSMAN_DASHBOARD_USERS, or use 127.0.0.1"
         )
     return users
 

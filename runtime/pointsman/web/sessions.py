@@ -1,4 +1,4 @@
-"""Log users of the dashboard in and out, and name the user of a session."""
+"""Log users of the dashboard in and out, and return the user of a session."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Sessions:
     Args:
         client: The client of the dashboard.
         users: The users that may log in.
-        throttle: The bound of wrong tokens.
+        throttle: Bounds the wrong tokens of each address.
         plain_http: Accept tokens over plain HTTP from other machines.
     """
 
@@ -35,7 +35,7 @@ class Sessions:
         self._plain_http = plain_http
 
     async def form(self, request: Request) -> Response:
-        """Return the page that asks for a token."""
+        """Return the login page."""
         return FileResponse(_STATIC / "login.html")
 
     async def log_in(self, request: Request) -> Response:
@@ -50,8 +50,10 @@ class Sessions:
             response.headers["retry-after"] = str(int(wait) + 1)
             return response
         if is_plain_http(request.scope) and not self._plain_http:
-            return json_response({"error": "This page came over plain HTTP, where others can read the token. Open the "
-                                  "dashboard by https://, or set POINTSMAN_DASHBOARD_PLAIN_HTTP."}, 403)  # fmt: skip
+            problem = (
+                "This page came over plain HTTP, so others can read the token. Open the dashboard by https://, or set "
+            )
+            return json_response({"error": problem + "POINTSMAN_DASHBOARD_PLAIN_HTTP."}, 403)
         given = (await read_json_object(request, ("token",))).get("token")
         user = self._users.of_token(given) if isinstance(given, str) else None
         if user is None:

@@ -1,4 +1,4 @@
-"""Group messages in batches, and poll values that have no stream."""
+"""Group messages of a stream in batches, and poll values that have no stream."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ async def batches(
 
     Args:
         messages: The messages.
-        pause: Returns the seconds to gather messages after the first of a list.
-        quiet: Returns the seconds without a message after which an empty list is yielded: at least `pause()`, at most
-            `KEEPALIVE_INTERVAL_S`, which is the default.
+        pause: Returns the seconds in which further messages of a list are gathered after the first message.
+        quiet: Returns the seconds without a message after which an empty list is yielded. At least `pause()`, at most
+            `KEEPALIVE_INTERVAL_S`. Default: `KEEPALIVE_INTERVAL_S`.
 
     Yields:
         The messages that arrived together, or an empty list.
@@ -79,7 +79,7 @@ async def batches(
 
 
 class Polled(Generic[T]):
-    """A value without a stream. `look` reads the value every `every` seconds, but only during a `watch`."""
+    """A value without a stream. During a `watch`, `look` reads the value every `every` seconds."""
 
     def __init__(self, look: Callable[[], Awaitable[T]], every: float) -> None:
         self._read = look
@@ -132,7 +132,8 @@ class Polled(Generic[T]):
             self._refresh_now.clear()
             try:
                 self.value = await self._read()
-            except PointsmanError as error:  # the broker is unavailable: the page shows this, and the last value stays
+            # the broker is unavailable; the status shows the failure, and the last value remains
+            except PointsmanError as error:
                 _log.debug("poll_failed", error=str(error))
             changed, self._changed = self._changed, asyncio.Event()
             changed.set()

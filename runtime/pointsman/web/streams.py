@@ -1,7 +1,7 @@
-"""Send the data of each open page as server-sent events: first all data, then the changes.
+"""Send the data of each open page as server-sent events. First send all data, then the changes.
 
-Every event has a field `live` with the common data of all pages: the state of the broker, the teams, and the numbers of
-questions, dead letters and failing agents.
+Every event has a field `live` with the common data of all pages. These are the state of the broker, the teams, and the
+numbers of questions, dead letters and failing agents.
 """
 
 from __future__ import annotations
@@ -40,11 +40,12 @@ __all__ = ["EventStreams"]
 
 _log = get_logger(__name__)
 
-_BATCH_INTERVAL_S = 0.2  # time in which changes are gathered before they are sent: a person does not notice the delay
-_POLL_INTERVAL_S = 2.0  # time between two polls of queues, cards and questions, while a page is open
+# seconds in which changes are gathered before they are sent; a person does not notice the delay
+_BATCH_INTERVAL_S = 0.2
+_POLL_INTERVAL_S = 2.0  # seconds between two polls of queues, cards and questions, while a page is open
 _PAGE_SIZE = 100  # rows of a page
-_MAX_CHANGED_ROWS = 200  # with more changed rows together, the whole page is sent again
-_MAX_SEARCH_CHARS = 200  # characters
+_MAX_CHANGED_ROWS = 200  # if more rows changed together, the whole page is sent again
+_MAX_SEARCH_CHARS = 200  # characters of a search
 
 
 class EventStreams:
@@ -71,7 +72,7 @@ class EventStreams:
         self.stopping = asyncio.Event()
 
     async def until_stopped(self, chunks: Chunks) -> AsyncIterator[bytes]:
-        """Yield `chunks`, and the status whenever it has changed, until the dashboard stops."""
+        """Yield `chunks`, and each changed status, until the dashboard stops."""
         stopping = asyncio.ensure_future(self.stopping.wait())
         coming = asyncio.ensure_future(anext(chunks))
         sent: Mapping[str, Any] = {}
@@ -87,7 +88,7 @@ class EventStreams:
                             yield coming.result()
                         except StopAsyncIteration:
                             return
-                        except PointsmanError as error:  # the browser reconnects, and sends the id of its last event
+                        except PointsmanError as error:  # the browser reconnects, and sends the id of the last event
                             _log.info("stream_ended", error=str(error))
                             return
                         coming = asyncio.ensure_future(anext(chunks))
@@ -105,7 +106,7 @@ class EventStreams:
         """Yield the requested page of the list, and then its changes.
 
         A changed row has a field `fits`, which is true if the row still matches the search. Matching requests that no
-        supervisor has admitted yet are sent whenever they change.
+        supervisor has admitted yet are sent after each change.
 
         Yields:
             Server-sent events.
@@ -117,7 +118,7 @@ class EventStreams:
     async def _rows(self, request: Request) -> Chunks:
         index, search, offset = self._index, _search(request), _offset(request)
         seen, epoch = _last_event_id(request), index.epoch
-        if not 0 < seen <= index.sequence:  # a new browser, or its last event is from a stream that was deleted
+        if not 0 < seen <= index.sequence:  # the browser is new, or the last event is from a deleted stream
             seen = -1
         sent: list[dict[str, object]] | None = None
         while True:
@@ -147,7 +148,7 @@ class EventStreams:
                 yield format_event("rows", {**rows, **more, **await self.status()}, id=page.sequence)
             else:
                 yield format_event("status", await self.status())
-            seen, sent = until, waiting  # the index may have changed during the sending
+            seen, sent = until, waiting  # the index may have changed while the page was sent
             await _wait_for_any(index.wait_for_change(changes), self._queued.wait_for_change(looked))
             await asyncio.sleep(_BATCH_INTERVAL_S)
 
@@ -183,7 +184,7 @@ class EventStreams:
             yield chunk
 
     async def dead_letters(self, request: Request) -> Chunks:
-        """Yield the requested page, again after each change. `until` is the sequence of the newest counted letter."""
+        """Yield the requested page, also after each change. `until` is the sequence of the newest counted letter."""
         letters, offset, text = self._letters, _offset(request), _text(request)
 
         def page() -> dict[str, Any]:
@@ -194,7 +195,7 @@ class EventStreams:
             yield chunk
 
     async def threads(self, request: Request) -> Chunks:
-        """Yield the requested page of the threads, again after each change."""
+        """Yield the requested page of the threads, and again after each change."""
         threads, offset, text = self._threads, _offset(request), _text(request)
 
         def page() -> dict[str, Any]:
@@ -212,7 +213,7 @@ class EventStreams:
                 yield chunk
 
     async def schedules(self, request: Request) -> Chunks:
-        """Yield the requested page of the schedules, again after each change."""
+        """Yield the requested page of the schedules, and again after each change."""
         schedules, offset, text = self._schedules, _offset(request), _text(request)
 
         def page() -> dict[str, Any]:
@@ -223,7 +224,7 @@ class EventStreams:
             yield chunk
 
     async def batches(self, request: Request) -> Chunks:
-        """Yield the newest batches, again after each change of a batch or of its rows."""
+        """Yield the newest batches, and again after each change of a batch or of its rows."""
         known = self._batches
 
         def page() -> dict[str, Any]:
@@ -238,7 +239,7 @@ class EventStreams:
         self._queued.refresh()
 
     async def _paged(self, event: str, page: Callable[[], dict[str, Any]], *signals: Signal) -> Chunks:
-        """Yield a page, again after each change of the page, which the signals announce."""
+        """Yield a page, and again after each change that the signals announce."""
         sent: dict[str, Any] | None = None
         while True:
             changes = [signal.changes for signal in signals]
@@ -251,7 +252,7 @@ class EventStreams:
             await asyncio.sleep(_BATCH_INTERVAL_S)
 
     async def _polled(self, event: str, seen: Polled[Any]) -> Chunks:
-        """Yield each value of `seen`: an object unchanged, and a list under the name of the event."""
+        """Yield each value of `seen`. Send an object unchanged, and a list as the field with the name of the event."""
         async with aclosing(batches(seen.changes(), lambda: 0.0)) as grouped:
             async for batch in grouped:
                 if batch:

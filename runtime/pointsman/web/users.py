@@ -1,4 +1,4 @@
-"""Users of the dashboard: names, roles and tokens, and the sessions of browsers.
+"""Read the users of the dashboard, and make and check the sessions of browsers.
 
 | Role | may |
 |---|---|
@@ -6,7 +6,7 @@
 | `approve` | also answer questions, approve and reject |
 | `operate` | also start, cancel, replay and discard |
 
-The file of users holds the SHA-256 of each token: a token has 192 random bits, so no search finds it from the digest.
+The file of users has the SHA-256 of each token. A token has 192 random bits, so the digest does not reveal the token.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class User:
     """A user of the dashboard.
 
     Attributes:
-        name: The name; events that the user causes carry it.
+        name: The name. Events that the user causes contain this name.
         role: The role.
         digest: The SHA-256 of the user's token, in hexadecimal digits.
     """
@@ -62,7 +62,7 @@ class _Entry(BaseModel):
 
 
 class UsersFile(BaseModel):
-    """The file that POINTSMAN_DASHBOARD_USERS names.
+    """The content of the file in POINTSMAN_DASHBOARD_USERS.
 
     Attributes:
         users: The role and the digest of the token of each user, by name.
@@ -97,14 +97,14 @@ class Users:
         """Return the users of the settings.
 
         Args:
-            token: The one token of the user `dashboard`, who may do everything; None for no such user.
+            token: The token of the user `dashboard`, who has all rights; None for no such user.
             path: The path of the file of users; None for no file.
 
         Returns:
-            The users; none if both are None.
+            The users; empty if both arguments are None.
 
         Raises:
-            ConfigurationError: The file cannot be read or has another form.
+            ConfigurationError: The file cannot be read, or is not a file of users.
         """
         found = [User("dashboard", "operate", token_digest(token))] if token is not None else []
         if path is not None:
@@ -119,7 +119,7 @@ class Users:
         return cls(found)
 
     def of_token(self, token: str) -> User | None:
-        """Return the user of a token, or None. The time does not depend on the place of a difference."""
+        """Return the user of a token, or None. The duration does not depend on the position of a wrong character."""
         digest, found = token_digest(token), None
         for user in self._by_name.values():
             if hmac.compare_digest(digest, user.digest):
@@ -134,7 +134,7 @@ class Users:
             now: The time in seconds since 1970.
 
         Returns:
-            The user; None if the session has expired, was not made here, or its user or token has gone.
+            The user; None if the session has expired or is forged, or if the user was removed or has a new token.
         """
         name, _, rest = session.partition(".")
         expires = rest.partition(".")[0]
@@ -160,7 +160,7 @@ def _session(user: User, expires: int) -> str:
 
 
 def token_digest(token: str) -> str:
-    """Return the digest under which the token is kept."""
+    """Return the digest of the token, as stored."""
     return sha256(token.encode("utf-8", "surrogateescape")).hexdigest()
 
 

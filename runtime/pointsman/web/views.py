@@ -38,11 +38,11 @@ __all__ = [
     "workflow_json",
 ]
 
-_MAX_CAUSE_CHARS = 400  # characters of a cause in the list; the complete letter has the whole text
+_MAX_CAUSE_CHARS = 400  # characters of a cause in the list; the complete letter has the whole cause
 
 
 def workflow_json(entries: Sequence[Entry], reports: Sequence[Progress], alive: Collection[str]) -> dict[str, Any]:
-    """Return the current state of a workflow: its tasks with attempts, calls and dependencies, and its outcome.
+    """Return the current state of a workflow: the tasks with attempts, calls and dependencies, and the outcome.
 
     Args:
         entries: All entries of its log.
@@ -104,7 +104,7 @@ def _message_json(message: UserMessage | MessageReceived) -> dict[str, Any]:
 
 
 def ended_json(started: WorkflowStarted, outcome: Outcome) -> dict[str, Any]:
-    """Return the part of `workflow_json` that a workflow has after its end, without its tasks.
+    """Return the part of `workflow_json` that remains after the end of a workflow, without the tasks.
 
     Args:
         started: The first entry of its log.
@@ -168,7 +168,7 @@ def _dependencies(plans: Sequence[PlanAccepted], top: trace.TraceNode) -> dict[s
 
 
 def _place_items(needs: dict[str, list[str]], top: trace.TraceNode) -> None:
-    """Place the tasks of items between the dependencies of their task with `for_each` and that task."""
+    """Make a task with `for_each` depend on the tasks of its items, and these tasks on its former dependencies."""
     items: dict[str, list[str]] = {}
     for node in top.children:
         if node.item_of and node.task_id:
@@ -191,7 +191,7 @@ def agents_json(
     for name in sorted({*alive, *records}):
         here, depth, record = alive.get(name, []), depths.get(name), records.get(name)
         if not here and not (depth and depth.pending + depth.in_flight):
-            continue  # it has stopped, and no task waits for it
+            continue  # the agent has stopped, and no task waits for the agent
         first = here[0] if here else None
         found.append(
             {
@@ -240,7 +240,7 @@ def teams_json(cards: Sequence[AgentCard], depths: Mapping[str, QueueDepth | Non
 
 
 def _health(instances: int, depth: QueueDepth | None, record: AgentRecord | None) -> str:
-    """Return the health: `stuck` for work without a live agent, `failing` if half of the newest attempts failed."""
+    """Return the health: `stuck` if work has no live agent, `failing` if half of the newest attempts failed."""
     if not instances:
         return "stuck" if depth and depth.pending else "gone"
     if record and len(record.recent) >= 4 and record.recent.count(False) * 2 >= len(record.recent):

@@ -1,4 +1,4 @@
-"""Create and change endpoints of webhooks by HTTP, and send deliveries again, by the same calls as the commands."""
+"""Create and change endpoints of webhooks over HTTP, and resend deliveries, with the same calls as the commands."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from pointsman_schemas.ids import token
 
 __all__ = ["WebhookActions"]
 
-_MAX_RESENT = 1_000  # deliveries that one action sends again
-_OVERLAP = timedelta(hours=24)  # time for which the previous secret also signs
+_MAX_RESENT = 1_000  # most deliveries that one action sends again
+_OVERLAP = timedelta(hours=24)  # time during which deliveries are also signed with the previous secret
 
 
 class WebhookActions:
@@ -29,7 +29,7 @@ class WebhookActions:
 
     Args:
         client: The client of the dashboard.
-        private_networks: Also accept URLs with `http`: the webhook services send to private networks.
+        private_networks: Also accept URLs with `http`, because the webhook services may send to private networks.
         refresh: Reads the endpoints again after an action.
     """
 
@@ -45,7 +45,7 @@ class WebhookActions:
             The id, and the secret once.
 
         Raises:
-            ContractError: The URL, an event or a team does not fit.
+            ContractError: The URL, an event or a team is not valid.
         """
         given = await read_json_object(request, ("url", "events", "teams"))
         events: Collection[EventType] = [_event(each) for each in _texts(given.get("events"), "events")] or EVENT_TYPES
@@ -62,7 +62,7 @@ class WebhookActions:
         return json_response({"id": made.endpoint.id, "secret": made.secret})
 
     async def act(self, request: Request) -> Response:
-        """Enable, disable or delete an endpoint, or give it a new secret.
+        """Enable, disable or delete an endpoint, or make a new secret for the endpoint.
 
         Returns:
             The id, and the new secret once.
@@ -88,7 +88,7 @@ class WebhookActions:
         return json_response(answer)
 
     async def resend(self, request: Request) -> Response:
-        """Send one delivery of an endpoint again, or all with a status.
+        """Send one delivery of an endpoint again, or all deliveries with a status.
 
         Returns:
             The number of the deliveries.

@@ -22,7 +22,7 @@ from pointsman.webhooks.observer import read_service
 
 __all__ = ["WebhookStream"]
 
-_POLL_INTERVAL_S = 2.0  # seconds between two readings of the endpoints while a page is open
+_POLL_INTERVAL_S = 2.0  # seconds between two polls of the endpoints while a page is open
 _BATCH_INTERVAL_S = 0.2  # seconds in which changes are gathered before they are sent
 _PAGE_SIZE = 100  # deliveries of a page
 _MAX_SEARCH_CHARS = 200
@@ -36,7 +36,7 @@ class _Present(NamedTuple):
 
 
 class WebhookStream:
-    """The stream of the page of webhooks.
+    """The event stream of the page of webhooks.
 
     Args:
         client: The client of the dashboard.
@@ -57,10 +57,10 @@ class WebhookStream:
         self._present.refresh()
 
     async def chunks(self, request: Request) -> Chunks:
-        """Yield the endpoints and the requested page of the deliveries, again after each change.
+        """Yield the endpoints and the requested page of the deliveries, and again after each change.
 
         Args:
-            request: The request, whose query has `text`, `endpoint`, `status` and `offset`.
+            request: The request. Its query has `text`, `endpoint`, `status` and `offset`.
 
         Yields:
             Server-sent events.

@@ -1,4 +1,4 @@
-"""Start, cancel and resume workflows, send messages to them and answer their questions, as the command line does."""
+"""Start, cancel and resume workflows, send messages, and answer questions, with the same calls as the command line."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class WorkflowActions:
             The id of the workflow and the team.
 
         Raises:
-            ContractError: The request or a file does not fit, or there is no such team. Nothing was sent.
+            ContractError: The request or a file is not valid, or there is no such team. Nothing was sent.
         """
         given = await read_json_object(request, _REQUEST_FIELDS, self._client.bus.max_body)
         team, client = str(given.get("team", "")), client_of(request, self._client)
@@ -118,7 +118,7 @@ class WorkflowActions:
         """Answer, approve or reject a question.
 
         Returns:
-            The result in one sentence, and whether the answer counts.
+            The result in one sentence, and a flag that is true if the answer counts.
 
         Raises:
             NotFoundError: There is no such action, or no such question.

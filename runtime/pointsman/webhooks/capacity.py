@@ -1,4 +1,4 @@
-"""Bound the deliveries that one service sends at a time, so that a slow receiver does not delay other receivers."""
+"""Bound the deliveries that one service sends at a time. A slow receiver must not delay other receivers."""
 
 from __future__ import annotations
 
@@ -13,20 +13,21 @@ from pointsman.webhooks.sender import jittered
 
 __all__ = ["Capacity"]
 
-_MAX_DEFERRAL_S = 60.0  # longest time until a delivery without room is delivered again
+_MAX_DEFERRAL_S = 60.0  # longest time for which a delivery without room is deferred
 _MAX_THROTTLE_S = 300.0  # longest time for which nothing is sent to an overloaded endpoint
 _FIRST_DURATION_S = 0.1  # assumed duration of an exchange with an endpoint, before the first measurement
 _SMOOTHING = 0.3  # weight of the newest exchange in the mean duration of an endpoint
-_MAX_KNOWN = 10_000  # endpoints whose durations and pauses are kept
+_MAX_KNOWN = 10_000  # endpoints whose durations and pauses are in memory
 
 _Group: TypeAlias = tuple[str, str]
 
 
 class Capacity:
-    """The room of one service for deliveries.
+    """The capacity of one service for deliveries.
 
-    One endpoint has a quarter of the room. All endpoints of one caller together have a quarter, too. The endpoints of
-    all callers have three quarters: callers choose their receivers, and must not delay the deliveries of operators.
+    One endpoint may use a quarter of the capacity. All endpoints of one caller together may also use a quarter. The
+    endpoints of all callers together may use three quarters. Callers choose their receivers, and slow receivers of
+    callers must not delay deliveries of operators.
 
     Args:
         concurrency: Deliveries that the service sends at a time.
@@ -38,13 +39,14 @@ class Capacity:
         self._quarter, self._three_quarters = max(1, concurrency // 4), max(1, concurrency * 3 // 4)
         self._active: Counter[_Group] = Counter()
         self._durations: dict[str, float] = {}  # by endpoint, in seconds
-        self._queues: dict[_Group, float] = {}  # the time at which the next deferred delivery of a group finds room
+        self._queues: dict[_Group, float] = {}  # by group: the time to which the newest deferred delivery was deferred
         self._throttled: dict[str, float] = {}  # by endpoint: the time until which nothing is sent
 
     def deferral(self, endpoint: Endpoint) -> float:
-        """Return the seconds for which a delivery must wait: its endpoint is overloaded, or has no room.
+        """Return the seconds to defer a delivery, because the endpoint is overloaded or has no capacity left.
 
-        The delivery goes back to the broker. Each further delivery gets a later time, by the duration of an exchange.
+        The caller returns the delivery to the broker. Each further delivery gets a later time, by the duration of an
+        exchange.
 
         Args:
             endpoint: The endpoint.
@@ -102,7 +104,7 @@ class Capacity:
 
         Args:
             endpoint: The endpoint.
-            seconds: The time that the endpoint asks for; it is bounded.
+            seconds: The time that the endpoint asks for. A longer time than the bound is shortened.
         """
         self._throttled[endpoint.id] = self._clock.monotonic() + min(seconds, _MAX_THROTTLE_S)
 

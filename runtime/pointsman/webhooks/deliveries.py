@@ -1,4 +1,4 @@
-"""Read the states of deliveries, which the service writes, and order to send events again."""
+"""Read the states of deliveries, as the service has written them, and request that events are sent again."""
 
 from __future__ import annotations
 
@@ -40,14 +40,17 @@ class DeliveryState(BaseModel):
     type: EventType = Field(description="The type of the event.")
     workflow_id: Token | None = Field(default=None, description="The workflow, if there is one.")
     status: DeliveryStatus = Field(description="The status.")
-    attempts: int = Field(ge=0, description="Attempts since the event, or since the newest order to send it again.")
+    attempts: int = Field(
+        ge=0, description="Attempts since the event, or since the newest request to send the event again."
+    )
     code: int | None = Field(default=None, description="The status code of the newest response.")
     error: str = Field(default="", description="The error of the newest attempt.")
     at: AwareDatetime = Field(description="Time of the newest attempt.")
     elapsed: float = Field(default=0.0, description="Seconds of the newest attempt.")
     next_at: AwareDatetime | None = Field(default=None, description="Time of the next attempt.")
     order: int = Field(
-        description="The sequence of the message that the attempts belong to: the event, or an order to send it again."
+        description="The sequence of the message to which the attempts belong. The message is the event, or a request "
+        "to send it again."
     )
 
 
@@ -64,8 +67,8 @@ async def list_deliveries(
     Args:
         bus: The bus.
         subjects: The subjects of the namespace.
-        endpoint: Only of this endpoint. Default: all.
-        status: Only with this status. Default: all.
+        endpoint: Only of this endpoint. Default: all endpoints.
+        status: Only with this status. Default: all statuses.
         limit: The greatest number of deliveries.
 
     Returns:
@@ -97,13 +100,14 @@ async def read_delivery(bus: Bus, subjects: Subjects, endpoint: str, event: str)
     stored = await bus.last("deliveries", subjects.receipts(endpoint, event=event))
     if stored is None or (state := parse_state(stored)) is None:
         raise NotFoundError(
-            f"the endpoint {endpoint!r} has no delivery of {event!r}; `pointsman webhooks deliveries` lists them"
+            f"the endpoint {endpoint!r} has no delivery of {event!r}; `pointsman webhooks deliveries` lists the "
+            f"deliveries"
         )
     return state
 
 
 async def resend_delivery(bus: Bus, subjects: Subjects, state: DeliveryState) -> None:
-    """Order to send an event again, with the same id and the same body. A webhook service carries out the order.
+    """Request that an event is sent again, with the same id and body. A webhook service carries out the request.
 
     Args:
         bus: The bus.
@@ -117,7 +121,7 @@ async def resend_delivery(bus: Bus, subjects: Subjects, state: DeliveryState) ->
 
 
 def parse_state(stored: StoredMessage) -> DeliveryState | None:
-    """Return the state in a message; None for a message that is not a state.
+    """Return the state of a delivery in a message; None for any other message.
 
     Args:
         stored: The message.

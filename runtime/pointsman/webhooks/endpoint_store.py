@@ -1,4 +1,4 @@
-"""Keep endpoints of webhooks in a key-value bucket, and their secrets in another bucket that only the service reads."""
+"""Store endpoints of webhooks in a key-value bucket, and secrets in a second bucket that only the service reads."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ __all__ = ["CallerBounds", "EndpointLimitError", "EndpointStore", "NewEndpoint",
 _log = get_logger(__name__)
 
 MAX_ENDPOINTS = 100
-"""Endpoints of operators in a namespace. Each event is stored once for each endpoint that wants it."""
-_MAX_SECRETS = 3  # secrets of an endpoint that sign at a time, the newest included
+"""Largest number of operators' endpoints in a namespace. Each event is stored once for each subscribed endpoint."""
+_MAX_SECRETS = 3  # most secrets with which the deliveries of an endpoint are signed at a time
 _SECRET_BYTES = 32
-_MAX_TRIES = 5  # tries of a change that conflicts with changes of other processes
+_MAX_TRIES = 5  # attempts to make a change while other processes change the same entry
 _Change: TypeAlias = Callable[[Endpoint], Endpoint]
 
 
 class EndpointLimitError(ConfigurationError):
-    """The number of endpoints has reached its bound."""
+    """The largest number of endpoints is reached."""
 
     kind = "too_many_webhooks"
 
@@ -47,8 +47,8 @@ class CallerBounds(NamedTuple):
     """The bounds of the endpoints of callers.
 
     Attributes:
-        of_one: Endpoints of one caller.
-        of_all: Endpoints of all callers together.
+        of_one: Largest number of endpoints of one caller.
+        of_all: Largest number of endpoints of all callers together.
     """
 
     of_one: int
@@ -56,14 +56,14 @@ class CallerBounds(NamedTuple):
 
 
 class NewEndpoint(NamedTuple):
-    """An endpoint that was just made or has a new secret. The secret cannot be read again."""
+    """A new endpoint, or an endpoint with a new secret. The secret cannot be read again."""
 
     secret: str
     endpoint: Endpoint
 
 
 class SecretStore:
-    """The secrets of a namespace, for the process that signs.
+    """The secrets of a namespace, for the process that signs deliveries.
 
     Args:
         bucket: The bucket of the secrets.
@@ -74,7 +74,7 @@ class SecretStore:
         self._known: dict[str, str] = {}
 
     async def of(self, endpoint: Endpoint, now: datetime) -> Sequence[str]:
-        """Return the secrets of an endpoint that sign now, the newest first.
+        """Return the secrets with which the deliveries of an endpoint are signed now, the newest first.
 
         Args:
             endpoint: The endpoint.
@@ -96,7 +96,7 @@ class EndpointStore:
     Args:
         bus: The bus, whose clock stamps the endpoints.
         endpoints: The bucket of the endpoints.
-        secrets: The bucket of the secrets, which this class only writes.
+        secrets: The bucket of the secrets. This class only writes to the bucket.
     """
 
     def __init__(self, bus: Bus, endpoints: KeyValue, secrets: KeyValue) -> None:
@@ -106,7 +106,7 @@ class EndpointStore:
 
     @classmethod
     async def open(cls, bus: Bus, subjects: Subjects) -> EndpointStore:
-        """Open the buckets of a namespace, and create missing ones.
+        """Open the buckets of a namespace. Create missing buckets.
 
         Args:
             bus: The bus.
@@ -137,13 +137,13 @@ class EndpointStore:
             teams: The teams whose events are sent. Default: all teams.
             plain_http: Accept a URL with `http`. Default: False.
             caller: The caller whose events are sent. Default: the endpoint belongs to operators.
-            bounds: The bounds of the endpoints of callers. Default: none.
+            bounds: The bounds of the endpoints of callers. Default: no bounds.
 
         Returns:
             The endpoint and its secret.
 
         Raises:
-            ConfigurationError: The URL or the type of an event does not fit.
+            ConfigurationError: The URL or the type of an event is not valid.
             EndpointLimitError: There are too many endpoints.
             InvalidTokenError: A team or the caller is not a token.
         """
@@ -169,8 +169,8 @@ class EndpointStore:
             created_at=now,
         )
         revision = await self._endpoints.put(id, endpoint.model_dump_json().encode(), expect=0)
-        # Other processes may have made endpoints since they were counted. Each process counts the endpoints that were
-        # stored or stamped before its own endpoint, so at least one of two processes counts the endpoint of the other
+        # Other processes may have made endpoints since the count. Each process now counts the endpoints that were
+        # stored or stamped before its own endpoint. So of two processes, at least one counts the endpoint of the other
         # process.
         earlier = [each for each in await self._entries() if each[1] < revision or each[0].created_at < now]
         try:
@@ -198,13 +198,13 @@ class EndpointStore:
 
         Args:
             id: The id.
-            caller: The caller to whom the endpoint must belong. Default: any endpoint.
+            caller: The caller to whom the endpoint must belong. Default: any caller.
 
         Returns:
             The endpoint.
 
         Raises:
-            NotFoundError: There is no such endpoint, or the endpoint belongs to others.
+            NotFoundError: There is no such endpoint, or the endpoint belongs to a different caller.
         """
         endpoint, _ = await self._read(id)
         if caller is not None and endpoint.caller != caller:
@@ -212,14 +212,14 @@ class EndpointStore:
         return endpoint
 
     async def rotate(self, id: str, *, overlap: timedelta) -> NewEndpoint:
-        """Make a new secret. The earlier secrets also sign until the overlap has passed.
+        """Make a new secret. Until the end of the overlap, deliveries are also signed with the earlier secrets.
 
         Args:
             id: The endpoint.
-            overlap: Time during which the present secret also signs.
+            overlap: Time during which deliveries are also signed with the present secret.
 
         Returns:
-            The endpoint and its new secret.
+            The endpoint and the new secret.
 
         Raises:
             NotFoundError: There is no such endpoint.
@@ -245,12 +245,12 @@ class EndpointStore:
         return NewEndpoint(text, after)
 
     async def disable(self, id: str, reason: str, *, at: datetime | None = None) -> Endpoint:
-        """Send nothing more to an endpoint. Events are not kept for it.
+        """Send nothing more to an endpoint. Events during this time are not stored for the endpoint.
 
         Args:
             id: The endpoint.
             reason: The reason.
-            at: The time. Default: that of the broker.
+            at: The time. Default: the time of the broker.
 
         Returns:
             The endpoint.
@@ -308,7 +308,7 @@ class EndpointStore:
         return endpoint, entry.revision
 
     async def _change(self, id: str, change: _Change) -> tuple[Endpoint, Endpoint]:
-        """Apply a change. After a conflict, apply it to the newer version. Return the old and the new version."""
+        """Apply a change. After a conflict, change the newer version. Return the old and the new version."""
         tries = 0
         while True:
             tries += 1
@@ -326,7 +326,7 @@ class EndpointStore:
 
 
 def _check_bounds(entries: Sequence[tuple[Endpoint, int]], caller: str | None, bounds: CallerBounds | None) -> None:
-    """Refuse one more endpoint beyond the bounds.
+    """Refuse a further endpoint if a bound is reached.
 
     Raises:
         EndpointLimitError: There are too many endpoints.
@@ -334,16 +334,16 @@ def _check_bounds(entries: Sequence[tuple[Endpoint, int]], caller: str | None, b
     if caller is None:
         own = sum(endpoint.caller is None for endpoint, _ in entries)
         if own >= MAX_ENDPOINTS:
-            raise EndpointLimitError(f"operators have {own} endpoints, of {MAX_ENDPOINTS}; delete one first")
+            raise EndpointLimitError(f"operators have {own} of {MAX_ENDPOINTS} endpoints; delete an endpoint first")
         return
     if bounds is None:
         return
     own = sum(endpoint.caller == caller for endpoint, _ in entries)
     if own >= bounds.of_one:
-        raise EndpointLimitError(f"{caller} has {own} endpoints, of {bounds.of_one}; delete one first")
+        raise EndpointLimitError(f"{caller} has {own} of {bounds.of_one} endpoints; delete an endpoint first")
     of_all = sum(endpoint.caller is not None for endpoint, _ in entries)
     if of_all >= bounds.of_all:
-        raise EndpointLimitError(f"callers have {of_all} endpoints, of {bounds.of_all} together; ask an operator")
+        raise EndpointLimitError(f"all callers together have {of_all} of {bounds.of_all} endpoints; ask an operator")
 
 
 def _missing(id: str) -> str:
@@ -351,12 +351,12 @@ def _missing(id: str) -> str:
 
 
 def _parse(entry: KeyValueEntry) -> Endpoint | None:
-    """Return the endpoint of an entry; None for a deleted or unreadable one."""
+    """Return the endpoint of an entry; None for a deleted or unreadable entry."""
     if entry.value is None:
         return None
     try:
         endpoint = Endpoint.model_validate_json(entry.value)
     except ValidationError:
-        _log.warning("webhook_unreadable", endpoint=entry.key, hint="delete the endpoint and make another")
+        _log.warning("webhook_unreadable", endpoint=entry.key, hint="delete the endpoint and make a new endpoint")
         return None
     return endpoint if endpoint.id == entry.key else None

@@ -1,4 +1,4 @@
-"""Endpoints of webhooks: the model, the events that an endpoint wants, and the check of a URL."""
+"""Model the endpoints of webhooks, select the events of an endpoint, and check the URL of an endpoint."""
 
 from __future__ import annotations
 
@@ -15,17 +15,20 @@ from pointsman_schemas.ids import TeamName, Token
 __all__ = ["CALLER_EVENT_TYPES", "EVENT_TYPES", "Endpoint", "EventType", "SecretRef", "checked_url"]
 
 EventType: TypeAlias = Literal["workflow.ended", "question.asked", "dead_letter.stored"]
-"""The type of an event that webhooks carry."""
+"""The type of an event that is sent to webhooks."""
 EVENT_TYPES: tuple[EventType, ...] = ("workflow.ended", "question.asked", "dead_letter.stored")
 CALLER_EVENT_TYPES: tuple[EventType, ...] = ("workflow.ended", "question.asked")
-"""The types of the events that the endpoint of a caller may receive. A dead letter may hold a message of any caller."""
+"""The types of the events that the endpoint of a caller may receive.
+
+Dead letters are excluded, because a dead letter may contain a message of any caller.
+"""
 
 _MAX_URL_CHARS = 2_000
 _Url = TypeAdapter(AnyHttpUrl)
 
 
 class _Event(Protocol):
-    """The parts of an event that decide about its receivers."""
+    """The parts of an event that decide to which endpoints the event is sent."""
 
     @property
     def type(self) -> EventType: ...
@@ -45,7 +48,7 @@ class SecretRef(BaseModel):
     id: Token = Field(description="The id of the secret.")
     created_at: AwareDatetime = Field(description="Time at which the secret was made.")
     expires_at: AwareDatetime | None = Field(
-        default=None, description="Time after which the secret signs no more; None for the newest secret."
+        default=None, description="Time after which nothing is signed with the secret; None for the newest secret."
     )
 
 
@@ -61,13 +64,17 @@ class Endpoint(BaseModel):
     )
     events: tuple[EventType, ...] = Field(default=EVENT_TYPES, description="The types of the events.")
     teams: tuple[TeamName, ...] | None = Field(default=None, description="The teams; None for all teams.")
-    secrets: tuple[SecretRef, ...] = Field(default=(), description="The secrets that sign, the newest first.")
+    secrets: tuple[SecretRef, ...] = Field(
+        default=(), description="The secrets with which deliveries are signed, the newest first."
+    )
     created_at: AwareDatetime = Field(description="Time at which the endpoint was made. Earlier events are not sent.")
-    disabled_at: AwareDatetime | None = Field(default=None, description="Time since which nothing is sent.")
-    disabled_reason: str = Field(default="", description="The reason for which nothing is sent.")
+    disabled_at: AwareDatetime | None = Field(
+        default=None, description="Time at which the endpoint was disabled; nothing is sent since this time."
+    )
+    disabled_reason: str = Field(default="", description="The reason why the endpoint was disabled.")
 
     def wants(self, event: _Event) -> bool:
-        """Return True if the endpoint wants an event.
+        """Return True if an event must be sent to the endpoint.
 
         Args:
             event: The event.
@@ -92,7 +99,7 @@ def checked_url(url: str, *, plain_http: bool) -> str:
         The URL.
 
     Raises:
-        ConfigurationError: The URL does not fit.
+        ConfigurationError: The URL is not valid.
     """
     try:
         address = str(_Url.validate_python(url.strip()))
@@ -104,7 +111,7 @@ def checked_url(url: str, *, plain_http: bool) -> str:
     if parts.username or parts.password or parts.fragment or port == 0 or not address.isascii():
         raise ConfigurationError("the URL has a login, a fragment or port 0; expected https://HOST/PATH")
     if len(address) > _MAX_URL_CHARS:
-        raise ConfigurationError(f"the URL has {len(address)} characters; at most {_MAX_URL_CHARS} are accepted")
+        raise ConfigurationError(f"the URL has {len(address)} characters; use at most {_MAX_URL_CHARS}")
     if parts.scheme != "https" and not plain_http:
         raise ConfigurationError(
             "the URL begins with http://, so others could read the deliveries; use https://, or set "

@@ -1,4 +1,4 @@
-"""Make the bodies of deliveries: listed fields of outcomes, questions and dead letters."""
+"""Make the bodies of deliveries from listed fields of outcomes, questions and dead letters."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ class WebhookEvent(NamedTuple):
     """An event for webhooks.
 
     Attributes:
-        id: The id, the same in each attempt: the header `webhook-id`.
+        id: The id, equal in each attempt. Sent as the header `webhook-id`.
         type: The type.
         workflow: The workflow; None if the event belongs to no workflow.
         teams: The teams that the event concerns.
-        caller: The caller whose workflow the event is about; None for a dead letter, and for a workflow that does a
-            task of another team.
+        caller: The caller whose workflow the event is about; None for a dead letter, and for a child workflow of
+            another team.
         at: The time at which the broker stored the event.
         body: The body of the delivery.
-        trace: The headers that name the trace of the workflow.
+        trace: The headers with the trace of the workflow.
     """
 
     id: str
@@ -70,10 +70,11 @@ def read_event(stored: StoredMessage, subjects: Subjects, *, max_body: int) -> W
     Args:
         stored: The message.
         subjects: The subjects of the namespace.
-        max_body: The greatest size of the body in bytes. A larger event has only its ids, and `truncated`.
+        max_body: The greatest size of the body in bytes. A larger event is replaced by its ids and `truncated`.
 
     Returns:
-        The event; None for an imported message, on which nothing acts, and for the place of a removed dead letter.
+        The event; None for an imported message, which causes no delivery, and for the empty message of a removed dead
+        letter.
 
     Raises:
         ContractError: The message cannot be read.
@@ -83,7 +84,7 @@ def read_event(stored: StoredMessage, subjects: Subjects, *, max_body: int) -> W
         return None
     envelope, content = decode(stored.headers, stored.body)
     found = _content_of(kind, stored.subject.split(".")[2], content)
-    # The subject is bound to its publisher, and the id of the CloudEvent is the same if the event is published again.
+    # Only the right publisher may use the subject, and a repeated publication has the same CloudEvent id.
     id = derive_id("webhook", stored.subject, envelope.id if envelope is not None else str(stored.sequence))
     head = {"type": found.type, "id": f"evt_{id}", "timestamp": _text(found.at)}
     body = _encode({**head, "data": found.data})
@@ -97,7 +98,7 @@ def read_event(stored: StoredMessage, subjects: Subjects, *, max_body: int) -> W
 def _content_of(kind: str, owner: str, content: bytes) -> _Content:
     """Return the content of an event.
 
-    The owner is the team or the origin that the subject names: a supervisor of one team may not publish for another.
+    The owner is the team or the origin in the subject. A supervisor must not publish an event for another team.
 
     Raises:
         ContractError: The message cannot be read.
@@ -132,7 +133,7 @@ def _content_of(kind: str, owner: str, content: bytes) -> _Content:
 
 
 def _caller_of(event: Outcome | Question) -> str | None:
-    """Return the caller; None for a task of another team: the caller is that team, and a user may share its name."""
+    """Return the caller. For a child workflow, return None: the caller is a team, and a user may have the same name."""
     return event.caller if event.parent is None and event.caller else None
 
 

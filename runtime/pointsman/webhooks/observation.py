@@ -1,4 +1,4 @@
-"""Report webhooks as metrics and spans: each delivery, late attempts and disabled endpoints."""
+"""Report each delivery, late attempts and disabled endpoints as metrics and spans."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def record_delivery(
 
     Args:
         endpoint: The endpoint.
-        message: The event, whose headers have the trace of the workflow.
+        message: The event. Its headers have the trace of the workflow.
         state: The state after the attempt.
         exchange: The begin and the end of the exchange; None if nothing was sent.
     """
@@ -63,9 +63,9 @@ def record_delivery(
 
 
 async def publish_gauges(observer: Observer, clock: Clock) -> None:
-    """Publish how late the oldest attempt is, and which endpoints of operators are disabled. Never returns.
+    """Publish the delay of the oldest due attempt, and the disabled endpoints of operators. Never returns.
 
-    Every service publishes the same figures: take the maximum, not the sum.
+    Every service publishes the same figures, so use the maximum, not the sum.
 
     Args:
         observer: The observer.
@@ -74,7 +74,7 @@ async def publish_gauges(observer: Observer, clock: Clock) -> None:
     shown: set[str] = set()
     while True:
         if metrics.metrics_enabled():
-            with suppress(PointsmanError):  # without an answer of the broker, the figures do not change
+            with suppress(PointsmanError):  # if the broker does not answer, the figures do not change
                 seen = await observer.observe()
                 late = 0.0 if seen.oldest_due is None else (clock.now() - seen.oldest_due).total_seconds()
                 metrics.set_gauge(semconv.WEBHOOK_OLDEST_DUE, max(0.0, late))

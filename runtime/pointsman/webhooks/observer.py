@@ -1,4 +1,4 @@
-"""Observe the webhook services of a namespace from the broker: are they running, and is an attempt late?"""
+"""Observe through the broker if the webhook services of a namespace run, and if an attempt is late."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pointsman_schemas.subjects import Subjects
 
 __all__ = ["Observation", "Observer", "ServiceState", "read_service"]
 
-_MAX_CHECKS = 20  # retries of one observation that are read again, because they may have been deleted
+_MAX_CHECKS = 20  # most retries that one observation reads again, because the retries may have been deleted
 
 
 class ServiceState(NamedTuple):
@@ -25,7 +25,7 @@ class ServiceState(NamedTuple):
 
     Attributes:
         running: True if a service waits for events or deliveries.
-        waiting: Deliveries that no service has taken yet.
+        waiting: Number of deliveries that no service has received yet.
     """
 
     running: bool
@@ -38,9 +38,9 @@ class Observation(NamedTuple):
     Attributes:
         endpoints: The endpoints, oldest first.
         service: The state of the webhook services.
-        oldest_due: The earliest time of the attempts that are not made yet: the first attempts at deliveries that no
-            service has taken, and the retries for enabled endpoints. The time of a retry may be in the future. None
-            without such attempts.
+        oldest_due: The earliest time of the attempts that have not been made. These are first attempts at deliveries
+            that no service has received, and retries for enabled endpoints. The time of a retry may be in the future.
+            None without such attempts.
     """
 
     endpoints: Sequence[Endpoint]
@@ -54,7 +54,7 @@ class _Retry(NamedTuple):
 
 
 async def read_service(bus: Bus, subjects: Subjects) -> ServiceState:
-    """Return the state of the webhook services, as the broker sees their requests for messages.
+    """Return the state of the webhook services. The broker reports the pull requests of the services.
 
     Args:
         bus: The bus.
@@ -70,9 +70,9 @@ async def read_service(bus: Bus, subjects: Subjects) -> ServiceState:
 
 
 class Observer:
-    """Observes the webhook services. An observer that is kept reads only the receipts since its last observation.
+    """Observe the webhook services. A second observation with the same observer reads only new receipts.
 
-    Memory: some 300 bytes for each retry, of which there are at most `MAX_WAITING_DELIVERIES`.
+    Memory: some 300 bytes for each retry, for at most `MAX_WAITING_DELIVERIES` retries.
 
     Args:
         bus: The bus.
@@ -101,16 +101,16 @@ class Observer:
         depths = await _read_depths(self._bus, self._subjects)
         deliveries = depths[-1]
         await self._read_receipts(0 if deliveries is None else deliveries.settled_through)
-        endpoints = await self._store.list()  # after the receipts: an endpoint with a receipt is missing if deleted
+        endpoints = await self._store.list()  # read after the receipts, so only a deleted endpoint is missing
         waiting, retry = await self._oldest_waiting(deliveries), await self._earliest_retry(endpoints)
         due = min((each for each in (waiting, retry) if each is not None), default=None)
         return Observation(endpoints, _service_of(depths), due)
 
     async def _read_receipts(self, settled_through: int) -> None:
-        """Read the retries from the receipts that are new since the last call.
+        """Read the retries from the receipts since the last call.
 
-        A delivery with a retry is not settled, and its receipt comes after it in the stream. So the first call starts
-        at the oldest delivery that is not settled.
+        A delivery with a retry is not settled, and the receipt follows the delivery in the stream. So the first call
+        starts at the oldest delivery that is not settled.
         """
         if settled_through < self._settled_through:  # the stream or the consumer was deleted and created again
             self._retries.clear()
@@ -129,7 +129,7 @@ class Observer:
             self._retries[stored.subject] = _Retry(state.endpoint, state.next_at)
 
     async def _oldest_waiting(self, deliveries: QueueDepth | None) -> datetime | None:
-        """Return the time of the oldest delivery that no service has taken."""
+        """Return the time of the oldest delivery that no service has received."""
         if deliveries is None or not deliveries.pending:
             return None
         wanted = webhook_consumers(self._subjects)[-1]
@@ -149,7 +149,7 @@ class Observer:
             if earliest is None:
                 return None
             stored = await self._bus.last("deliveries", subject)
-            if stored is None:  # expired, or deleted with its workflow
+            if stored is None:  # the receipt expired, or was deleted with the workflow
                 del self._retries[subject]
                 continue
             self._apply(stored)

@@ -1,4 +1,7 @@
-"""Send one signed delivery over HTTP/1.1: to a public address that is checked when it connects, without redirects."""
+"""Send one signed delivery over HTTP/1.1, without redirects.
+
+The address must be public, and is checked on connection.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ from pointsman.util.threads import run_in_thread
 
 __all__ = ["Response", "SendError", "Sender", "jittered", "signed_headers"]
 
-_MAX_ADDRESSES = 4  # addresses of a host that are tried
+_MAX_ADDRESSES = 4  # addresses of one host that are tried
 _READ_BYTES = 16_384
 _MAX_HEAD_BYTES = 32_768  # bytes of the head of a response
 _MAX_RETRY_AFTER_S = 86_400.0
@@ -53,10 +56,10 @@ class SendError(Exception):
 
 
 def signed_headers(id: str, body: bytes, secrets: Sequence[str], now: datetime) -> Mapping[str, str]:
-    """Return the headers of Standard Webhooks: the id, the time, and a signature for each secret.
+    """Return the headers of Standard Webhooks, with the id, the time, and a signature for each secret.
 
     Args:
-        id: The id of the event, the same in each attempt.
+        id: The id of the event, equal in each attempt.
         body: The body, which is UTF-8.
         secrets: The secrets, with or without `whsec_`.
         now: The time of the attempt.
@@ -73,10 +76,10 @@ def signed_headers(id: str, body: bytes, secrets: Sequence[str], now: datetime) 
 
 
 class Sender:
-    """A client that sends deliveries. Each delivery has a connection of its own.
+    """A client that sends deliveries. Each delivery has its own connection.
 
-    The addresses of a host are resolved, checked and then connected to by number, so a change of the
-    address between the check and the connection has no effect. No proxy is used.
+    The sender resolves a host, checks the IP addresses, and connects to a checked IP address. So a change of the name
+    between the check and the connection has no effect. No proxy is used.
 
     Args:
         timeout: The seconds for the whole exchange.
@@ -110,7 +113,7 @@ class Sender:
             raise SendError("timeout", f"there was no response within {self._timeout:g} s") from None
         except ssl.SSLError as error:
             raise SendError("tls", f"TLS failed: {str(error)[:200]}") from None
-        except (OSError, UnicodeError) as error:  # UnicodeError: a name that no host can have
+        except (OSError, UnicodeError) as error:  # UnicodeError: the name is not a valid name of a host
             raise SendError("unreachable", f"there was no connection: {str(error)[:200]}") from None
         except h11.ProtocolError as error:
             raise SendError("protocol", f"the exchange is not HTTP/1.1: {str(error)[:200]}") from None
@@ -138,7 +141,7 @@ class Sender:
             writer.write(connection.send(request) or b"")
             writer.write(connection.send(h11.Data(data=body)) or b"")
             writer.write(connection.send(h11.EndOfMessage()) or b"")
-            # An endpoint may respond before it has read the whole body, so nothing waits for the body to be sent.
+            # An endpoint may respond before the whole body is read, so do not wait until the body is sent.
             return await _read_response(connection, reader)
         finally:
             writer.close()
@@ -157,7 +160,7 @@ class Sender:
             SSLError: TLS failed.
             OSError: No address can be connected to.
         """
-        # In a thread of its own: a few hosts with slow name servers would fill the default executor.
+        # In a separate thread, because a few hosts with slow name servers would fill the default executor.
         found = await run_in_thread(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
         addresses = list(dict.fromkeys(str(each[4][0]) for each in found))
         for each in addresses if not self._private else ():
@@ -180,7 +183,7 @@ class Sender:
 
 
 async def _read_response(connection: h11.Connection, reader: asyncio.StreamReader) -> Response:
-    """Read the head of the response, after heads of informational responses."""
+    """Read the head of the final response. Skip informational responses."""
     size = 0
     while True:
         event = connection.next_event()
@@ -211,7 +214,7 @@ def _retry_after(text: str) -> float:
 
 
 def jittered(pause: float) -> float:
-    """Return a pause that is longer by up to a tenth, so that many retries spread.
+    """Return a pause that is longer by a random part of up to a tenth, so many retries do not coincide.
 
     Args:
         pause: The pause in seconds.

@@ -1,7 +1,7 @@
-"""Deliver events to webhooks: store a delivery for each endpoint, send it, and send it again after a failure.
+"""Deliver events to webhooks: store a delivery for each endpoint, send the deliveries, and repeat failed deliveries.
 
-Any number of services share durable consumers. If a service is killed, nothing is lost: the broker redelivers the
-messages that were not acknowledged. So an endpoint gets each event at least once, with the same `webhook-id`.
+Any number of services share durable consumers. If a service is killed, the broker redelivers unacknowledged messages,
+and nothing is lost. An endpoint gets each event at least once, each time with the same `webhook-id`.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ __all__ = ["WebhookService"]
 
 _log = get_logger(__name__)
 
-_BATCH = 100  # events that are read before the endpoints are read again
+_BATCH = 100  # events that are processed before the endpoints are read again
 _UNAVAILABLE_PAUSE_S = 1.0  # seconds before a message is delivered again after an error of the broker
-_CRASH_PAUSE_S = 60.0  # seconds before a delivery is repeated after a bug in this program
-_ENDPOINTS_TTL_S = 1.0  # seconds for which attempts use the endpoints that were read
-_ACK_MARGIN_S = 5.0  # seconds of the acknowledgement deadline beside the time of the exchange
+_CRASH_PAUSE_S = 60.0  # seconds before a delivery is repeated after an unexpected error
+_ENDPOINTS_TTL_S = 1.0  # seconds for which the endpoints in memory are used
+_ACK_MARGIN_S = 5.0  # seconds of the acknowledgement deadline, in addition to the time of the exchange
 _MAX_PAUSE_S = 86_400.0
-_THROTTLING = frozenset({429, 502, 503, 504})  # statuses of an endpoint that is overloaded
-_THROTTLE_S = 5.0  # seconds for which nothing is sent to an overloaded endpoint that names no time
+_THROTTLING = frozenset({429, 502, 503, 504})  # statuses of an overloaded endpoint
+_THROTTLE_S = 5.0  # seconds for which nothing is sent to an overloaded endpoint without `Retry-After`
 _EARLY_S = 1.0  # seconds by which an attempt may be early
-_HEADER_BYTES = 4_096  # bytes that the broker's limit for a message leaves for subject and headers
-_RESEND = ".resend"  # the end of the subject of an order: its operator may have changed the endpoint just before
+_HEADER_BYTES = 4_096  # bytes of a message that are reserved for subject and headers
+_RESEND = ".resend"  # the end of the subject of a resend request; the operator may have just changed the endpoint
 _TYPE_HEADER = "webhook-type"
 _GONE = 410
-_GONE_HINT = "the endpoint answered 410 Gone; `pointsman webhooks enable` lets it receive again"
+_GONE_HINT = "the endpoint answered 410 Gone; `pointsman webhooks enable` enables the endpoint again"
 
 
 class WebhookService:
@@ -58,7 +58,7 @@ class WebhookService:
         bus: The bus.
         settings: The limits.
         clock: The clock.
-        sender: The client that sends. Default: one by the settings.
+        sender: The client that sends. Default: a client with the settings.
     """
 
     def __init__(self, bus: Bus, settings: Settings, clock: Clock, *, sender: Sender | None = None) -> None:
@@ -78,14 +78,14 @@ class WebhookService:
 
     @property
     def waiting_for(self) -> Sequence[str]:
-        """The consumers that the broker does not serve now."""
+        """The consumers that the broker does not serve at present."""
         wanted = webhook_consumers(self._subjects)
         return [
             each.name for each in wanted if (consumer := self._consumers.get(each.name)) is None or not consumer.bound
         ]
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Deliver until `stop` is set. Running attempts are finished first.
+        """Deliver until `stop` is set. Then finish the running attempts.
 
         Args:
             stop: Ends the service.
@@ -131,11 +131,11 @@ class WebhookService:
     # Events
 
     async def _store_events(self, consumer: Consumer) -> None:
-        """Store a delivery for each endpoint that wants an event."""
+        """Store a delivery of an event for each endpoint that must get the event."""
         while True:
             taken = await consumer.take(_BATCH)
             try:
-                # The endpoints are read after the events: an endpoint that was made before an event gets the event.
+                # Read the endpoints after the events, so an endpoint that was made before an event gets the event.
                 endpoints = [each for each in await self._store.list() if each.disabled_at is None]
                 events = [self._read(delivery.message) for delivery in taken] if endpoints else []
                 await gather_batched(
@@ -163,7 +163,7 @@ class WebhookService:
 
     async def _publish(self, endpoint: Endpoint, event: WebhookEvent) -> None:
         subject = self._subjects.delivery(endpoint.id, event.workflow, event.id)
-        with suppress(ConflictError):  # stored before this process or another was killed
+        with suppress(ConflictError):  # the delivery was stored before a process was killed
             headers = {_TYPE_HEADER: event.type, **event.trace}
             await self._bus.publish(subject, event.body, headers, expect=0)
 
@@ -182,11 +182,11 @@ class WebhookService:
                 task.add_done_callback(self._attempts.discard)
 
     async def _attempt(self, delivery: Delivery) -> None:
-        """Settle one delivery: send it, defer it, or drop it."""
+        """Send, defer or drop one delivery."""
         try:
             address = self._subjects.parse_delivery(delivery.message.subject)
             endpoint = await self._endpoint(address.endpoint, newest=delivery.message.subject.endswith(_RESEND))
-            if endpoint is None:  # it was deleted
+            if endpoint is None:  # the endpoint was deleted
                 await self._drop(address)
                 await delivery.ack()
             elif endpoint.disabled_at is None and (pause := self._capacity.deferral(endpoint)) > 0:
@@ -200,12 +200,12 @@ class WebhookService:
         except Exception as error:
             _log.error("webhook_crashed", subject=delivery.message.subject, exc_info=error)
             await delivery.nak(_CRASH_PAUSE_S)
-        except BaseException:  # the process stops: another process sends
+        except BaseException:  # the process stops, and another process sends the delivery
             await delivery.nak(_UNAVAILABLE_PAUSE_S)
             raise
 
     async def _drop(self, address: DeliveryAddress) -> None:
-        """Store that no further attempt follows, if one was announced."""
+        """Store that no further attempt follows, if the state announces a retry."""
         receipt = self._subjects.receipt(address.endpoint, address.workflow, address.event)
         stored = await self._bus.last("deliveries", receipt)
         state = None if stored is None else parse_state(stored)
@@ -214,10 +214,10 @@ class WebhookService:
             await self._bus.publish(receipt, dump(state.model_copy(update=update)), {})
 
     async def _endpoint(self, id: str, *, newest: bool) -> Endpoint | None:
-        """Return an endpoint, at most `_ENDPOINTS_TTL_S` old. With `newest` it is read now."""
+        """Return an endpoint that was read at most `_ENDPOINTS_TTL_S` ago. With `newest`, read the endpoint now."""
         read_at, endpoints = self._known
         known = endpoints.get(id)
-        # An endpoint that is unknown or disabled may be new, or may have been enabled.
+        # An unknown endpoint may be new, and a disabled endpoint may have been enabled.
         old = self._clock.monotonic() - read_at > _ENDPOINTS_TTL_S
         if newest or old or known is None or known.disabled_at is not None:
             endpoints = {each.id: each for each in await self._store.list()}
@@ -228,7 +228,7 @@ class WebhookService:
         """Make one attempt, store the state, and settle the delivery by the state."""
         message = await self._message(delivery.message)
         if message is None:
-            await delivery.ack()  # an order to repeat an event that was deleted
+            await delivery.ack()  # the event of this resend request was deleted
             return
         address = self._subjects.parse_delivery(message.subject)
         receipt = self._subjects.receipt(address.endpoint, address.workflow, address.event)
@@ -236,7 +236,7 @@ class WebhookService:
         before = None if stored is None else parse_state(stored)
         attempts = 0
         if before is not None and before.order == delivery.message.sequence:
-            if before.status != "retrying":  # a process was killed before its acknowledgement
+            if before.status != "retrying":  # a process was killed before the acknowledgement
                 await delivery.ack()
                 return
             attempts = before.attempts
@@ -247,7 +247,7 @@ class WebhookService:
                 await delivery.nak(early)
                 return
         elif before is not None and before.order > delivery.message.sequence:
-            await delivery.ack()  # a newer order
+            await delivery.ack()  # there is a newer resend request
             return
         state = DeliveryState(
             endpoint=endpoint.id,
@@ -269,7 +269,7 @@ class WebhookService:
         await (delivery.nak(pause) if state.status == "retrying" else delivery.ack())
 
     async def _message(self, stored: StoredMessage) -> StoredMessage | None:
-        """Return the event of a delivery, or the event that an order to send again names."""
+        """Return the event of a delivery, or the event that a resend request names."""
         if not stored.subject.endswith(_RESEND):
             return stored
         return await self._bus.last("deliveries", stored.subject.removesuffix(_RESEND) + ".message")
@@ -282,7 +282,7 @@ class WebhookService:
         secrets = await self._secrets.of(endpoint, now)
         try:
             if not secrets:
-                raise SendError("protocol", "the endpoint has no secret; rotate its secret")
+                raise SendError("protocol", "the endpoint has no secret; rotate the secret of the endpoint")
             headers = signed_headers(state.event, body, secrets, now)
             response = await self._sender.post(endpoint.url, body, headers)
         except SendError as failure:
@@ -304,7 +304,7 @@ class WebhookService:
             await self._disable(endpoint.id)
             return state.model_copy(update={**update, "status": "disabled", "error": error}), 0.0
         if attempts > len(self._pauses):
-            hint = f"`pointsman webhooks resend {endpoint.id} {state.event}` sends it again"
+            hint = f"`pointsman webhooks resend {endpoint.id} {state.event}` sends the event again"
             _log.warning("webhook_failed", **facts, error=error, hint=hint)
             return state.model_copy(update={**update, "status": "failed", "error": error}), 0.0
         pause = self._pause(endpoint, attempts, response)
@@ -313,7 +313,7 @@ class WebhookService:
         return state.model_copy(update=update), pause
 
     def _pause(self, endpoint: Endpoint, attempts: int, response: Response | None) -> float:
-        """Return the pause before the next attempt, and throttle an endpoint that is overloaded."""
+        """Return the pause before the next attempt, and throttle an overloaded endpoint."""
         asked = 0.0 if response is None else response.retry_after
         if response is not None and response.status in _THROTTLING:
             self._capacity.throttle(endpoint, asked or _THROTTLE_S)
@@ -337,7 +337,7 @@ def _type_of(message: StoredMessage) -> EventType:
 def _error_of(response: Response | None) -> str:
     status = 0 if response is None else response.status
     if 300 <= status < 400:
-        return f"status: {status}; redirects are not followed: give the endpoint its final URL"
+        return f"status: {status}; redirects are not followed; set the endpoint to the final URL"
     return f"status: {status}"
 
 

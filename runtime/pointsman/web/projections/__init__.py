@@ -1,4 +1,4 @@
-"""Projections of the streams that only the dashboard shows.
+"""Projections of streams for the dashboard.
 
 Read in this order: queued, dead_letters, threads, schedules, deliveries, timeline
 """

@@ -1,4 +1,4 @@
-"""Keep the dead letters of a namespace without their bodies, read from their stream, so that all can be searched."""
+"""Keep the dead letters of a namespace in memory without their bodies, so a page can search all letters."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from pointsman_schemas.subjects import Subjects
 
 __all__ = ["LetterIndex", "LetterRow"]
 
-_MAX_ROWS = 20_000  # the newest letters; a row has about 1.5 kB
-_MAX_HISTORY = 100_000  # messages read at the start: a replayed or discarded letter leaves an empty message
+_MAX_ROWS = 20_000  # newest letters in memory; a row has about 1.5 kB
+_MAX_HISTORY = 100_000  # messages read at the start, including the empty messages of replayed and discarded letters
 _SEARCHED_CHARS = 1_000  # characters of a cause that are searched
-_SWEEP_INTERVAL_S = 60.0  # time between two checks for expired letters: the broker does not report expiry
+_SWEEP_INTERVAL_S = 60.0  # seconds between two checks for expired letters; the broker does not report expiry
 
 
 @dataclass(frozen=True, slots=True)
 class LetterRow:
-    """One letter of the list with the `data` for the page. Searches match the case-folded `search_text`."""
+    """One letter of the list, with the `data` for the page. Searches look in the case-folded `search_text`."""
 
     sequence: int
     id: str
@@ -46,7 +46,7 @@ class LetterIndex(Projection):
         return len(self._rows)
 
     def page(self, text: str, *, offset: int, limit: int) -> tuple[Sequence[LetterRow], int]:
-        """Return `limit` rows that match `text`, newest first, without the first `offset`, and the number of all."""
+        """Skip `offset` rows that match `text`, newest first. Return `limit` rows, and the number of all matches."""
         fitting = self.matching(text)
         return list(islice(reversed(fitting), offset, offset + limit)), len(fitting)
 
@@ -84,7 +84,7 @@ class LetterIndex(Projection):
         self._rows.clear()
 
     def remove(self, name: str) -> None:
-        """Remove the letter with the id `name`, which is not in the stream any more."""
+        """Remove the letter with the id `name`, because the letter is no longer in the stream."""
         self._drop([subject for subject, row in self._rows.items() if row.id == name])
 
     async def _sweep(self) -> None:

@@ -1,4 +1,4 @@
-"""Keep the states of deliveries to webhooks, read from their receipts, so that a page can filter them."""
+"""Keep the states of deliveries to webhooks in memory, read from the receipts, so a page can filter the deliveries."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from pointsman_schemas.subjects import Subjects
 
 __all__ = ["DeliveryIndex"]
 
-_MAX_ROWS = 10_000  # the deliveries that changed last; a row has about 1 kB
+_MAX_ROWS = 10_000  # deliveries in memory, the last changed ones; a row has about 1 kB
 _MAX_HISTORY = 20_000  # receipts that are read at the start
-_SWEEP_INTERVAL_S = 300.0  # seconds between two checks for expired deliveries: the broker does not report expiry
+_SWEEP_INTERVAL_S = 300.0  # seconds between two checks for expired deliveries; the broker does not report expiry
 
 
 class DeliveryIndex(Projection):
@@ -27,15 +27,15 @@ class DeliveryIndex(Projection):
     def __init__(self, bus: Bus, subjects: Subjects, *, kept: int = _MAX_ROWS) -> None:
         super().__init__(bus, "deliveries", subjects.receipts(), history=_MAX_HISTORY)
         self._limit = kept
-        self._states: dict[str, DeliveryState] = {}  # by subject, in the order of their last change
+        self._states: dict[str, DeliveryState] = {}  # by subject, in the order of the last change
 
     def page(
         self, text: str, *, endpoint: str, status: str, offset: int, limit: int
     ) -> tuple[Sequence[Mapping[str, object]], int]:
-        """Return one page of the matching deliveries, the newest change first, and the number of all of them.
+        """Return one page of the matching deliveries, the newest change first, and the number of all matches.
 
         Args:
-            text: The case-folded text that a delivery has in its event, workflow, type or error.
+            text: The case-folded text that the event, workflow, type or error of a delivery must contain.
             endpoint: The endpoint; empty for all.
             status: The status; empty for all.
             offset: The number of deliveries before the page.

@@ -1,4 +1,4 @@
-"""Keep the schedules of a namespace, read from their records."""
+"""Keep the schedules of a namespace in memory, read from the records of the schedules."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from pointsman_schemas.subjects import Subjects
 
 __all__ = ["ScheduleIndex"]
 
-_MAX_ROWS = 2_000  # the schedules that changed last; a row has about 10 kB with its runs
+_MAX_ROWS = 2_000  # schedules in memory, the last changed ones; a row has about 10 kB with the runs
 _MAX_HISTORY = 100_000  # messages of the log that are read at the start
 _MAX_REQUEST_CHARS = 1_000
 _MAX_FIRES = 3  # next times of each schedule
-_SWEEP_INTERVAL_S = 60.0  # time between two checks for forgotten schedules: the broker does not report expiry
+_SWEEP_INTERVAL_S = 60.0  # seconds between two checks for expired schedules; the broker does not report expiry
 
 
 class ScheduleIndex(Projection):
-    """The schedules of one namespace, without those that were deleted or refused."""
+    """The schedules of one namespace, without deleted and refused schedules."""
 
     def __init__(self, bus: Bus, subjects: Subjects, *, kept: int = _MAX_ROWS) -> None:
         super().__init__(bus, "log", subjects.crons(), history=_MAX_HISTORY)
         self._limit = kept
-        self._schedules: dict[str, Schedule] = {}  # by subject, in the order of their last change
+        self._schedules: dict[str, Schedule] = {}  # by subject, in the order of the last change
 
     def page(self, text: str, *, offset: int, limit: int) -> tuple[Sequence[Mapping[str, object]], int]:
-        """Return `limit` schedules that match `text`, by team, caller and name, without `offset`, and the number."""
+        """Skip `offset` matches of `text`, by team, caller and name. Return `limit` schedules and the number of all."""
         fitting = [each for each in self._schedules.values() if text in _searched(each)]
         fitting.sort(key=lambda each: (each.team, each.caller, each.name))
         now = datetime.now(UTC)
@@ -50,7 +50,7 @@ class ScheduleIndex(Projection):
         self._schedules.pop(stored.subject, None)
         try:
             schedule = SCHEDULE.parse(stored)
-        except ContractError:  # another program published it
+        except ContractError:  # another program published the message
             return
         if schedule.status not in ("deleted", "refused"):
             self._schedules[stored.subject] = schedule

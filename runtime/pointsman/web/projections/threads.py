@@ -1,4 +1,4 @@
-"""Keep the threads of a namespace without the texts of their turns, read from their records."""
+"""Keep the threads of a namespace in memory without the texts of turns, read from the records of the threads."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ from pointsman_schemas.threads import Thread
 
 __all__ = ["ThreadIndex", "ThreadRow"]
 
-_MAX_ROWS = 5_000  # the threads that changed last; a row has about 2 kB
+_MAX_ROWS = 5_000  # threads in memory, the last changed ones; a row has about 2 kB
 _MAX_HISTORY = 100_000  # messages of the log that are read at the start
 _SHOWN_CHARS = 200  # characters of a request in the list
 _SEARCHED_CHARS = 1_000  # characters of the newest requests that are searched
-_SWEEP_INTERVAL_S = 60.0  # time between two checks for expired threads: the broker does not report expiry
+_SWEEP_INTERVAL_S = 60.0  # seconds between two checks for expired threads; the broker does not report expiry
 
 
 @dataclass(frozen=True, slots=True)
 class ThreadRow:
-    """One thread of the list with the `data` for the page. Searches match the case-folded `search_text`."""
+    """One thread of the list, with the `data` for the page. Searches look in the case-folded `search_text`."""
 
     data: Mapping[str, object]
     search_text: str
 
 
 class ThreadIndex(Projection):
-    """The threads of one namespace, as rows, without deleted ones."""
+    """The threads of one namespace as rows, without deleted threads."""
 
     def __init__(self, bus: Bus, subjects: Subjects, *, kept: int = _MAX_ROWS) -> None:
         super().__init__(bus, "log", subjects.threads(), history=_MAX_HISTORY)
         self._limit = kept
-        self._rows: dict[str, ThreadRow] = {}  # by subject, in the order of their last change
+        self._rows: dict[str, ThreadRow] = {}  # by subject, in the order of the last change
 
     def page(self, text: str, *, offset: int, limit: int) -> tuple[Sequence[ThreadRow], int]:
-        """Return `limit` rows that match `text`, the newest change first, without `offset`, and the number of all."""
+        """Skip `offset` rows that match `text`, newest change first. Return `limit` rows, and the number of all."""
         fitting = [row for row in self._rows.values() if text in row.search_text]
         return list(islice(reversed(fitting), offset, offset + limit)), len(fitting)
 
@@ -54,7 +54,7 @@ class ThreadIndex(Projection):
         before = self._rows.pop(stored.subject, None)
         try:
             thread = THREAD.parse(stored)
-        except ContractError:  # another program published it
+        except ContractError:  # another program published the message
             return
         if thread.deleted_at is None:
             self._rows[stored.subject] = _row(thread, before)
@@ -71,7 +71,7 @@ class ThreadIndex(Projection):
                 await self.drop_expired()
 
     async def drop_expired(self) -> None:
-        """Drop the rows of threads whose record is not in the stream any more."""
+        """Drop the rows of threads whose record is no longer in the stream."""
         if gone := await self.missing(list(self._rows)):
             for subject in gone:
                 self._rows.pop(subject, None)
@@ -79,7 +79,7 @@ class ThreadIndex(Projection):
 
 
 def _row(thread: Thread, before: ThreadRow | None) -> ThreadRow:
-    """Return the row of a thread. The title is the first request that was seen: old turns leave the record."""
+    """Return the row of a thread. The title is the first known request, because the record drops old turns."""
     turns = thread.turns
     title = str(before.data["title"]) if before else next((turn.request for turn in turns), "")[:_SHOWN_CHARS]
     newest = turns[-1] if turns else None

@@ -1,4 +1,4 @@
-"""Convert the log of a workflow to the lines of its page, each with the sequence of its message."""
+"""Convert the log of a workflow to the lines of the page, each with the sequence of the log message."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pointsman_schemas.log import Entry
 
 __all__ = ["TimelineRow", "TimelineRows"]
 
-_MAX_LINE_CHARS = 300  # characters of a line; the body of the event has the whole text
+_MAX_LINE_CHARS = 300  # characters of a line; the page of the event has the whole text
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _CALL_KINDS = {"tool": "tool_called", "chat": "model_called"}
 
@@ -23,7 +23,7 @@ _CALL_KINDS = {"tool": "tool_called", "chat": "model_called"}
 class TimelineRow:
     """One line: entry number `part` of the message `sequence` of `stream`, or a report of an agent.
 
-    Lines come from two streams. `order` is the time of the message in microseconds, by which lines are sorted.
+    Lines come from two streams. Lines are sorted by `order`, the time of the message in microseconds.
     """
 
     order: int
@@ -39,7 +39,7 @@ class TimelineRow:
 
 
 class TimelineRows:
-    """The lines of one workflow, in the order of its log."""
+    """The lines of one workflow, in the order of the log."""
 
     def __init__(self) -> None:
         self._timeline = timeline.Timeline()

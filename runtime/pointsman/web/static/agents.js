@@ -82,11 +82,11 @@ function cells(agent, known) {
   return [
     h("td", {}, h("span", { class: `status ${tone}`, text: word })),
     h("th", { scope: "row" }, h("a", { href: `/?text=${agent.name}`, title: "The workflows in which the agent took part" }, h("b", { text: agent.name })), agent.role !== "work" ? h("span", { class: "tag", text: agent.role }) : "", agent.model ? h("span", { class: "tag", text: agent.model }) : "",
-      known && agent.circuit ? h("span", { class: "tag", title: "The agent keeps failing. One task at a time is sent to check whether it works again.", text: agent.circuit.probe ? "circuit: probing" : "circuit: open" }) : "",
+      known && agent.circuit ? h("span", { class: "tag", title: "The agent keeps failing. One task at a time is sent to test the agent.", text: agent.circuit.probe ? "circuit: probing" : "circuit: open" }) : "",
       agent.owner ? h("span", { class: "tag", title: "Only this team uses the agent", text: `of ${agent.owner}` }) : "",
       agent.mixed ? h("p", { class: "bad", text: agent.mixed }) : "",
       agent.problems.map((text) => h("p", { class: "muted", text })),
-      h("p", { class: "muted", text: agent.description || (health === "stuck" ? "Not running, and tasks wait for it." : "") })),
+      h("p", { class: "muted", text: agent.description || (health === "stuck" ? "The agent does not run, but tasks wait for the agent." : "") })),
     ...(known ? [
       cell(agent.instances ? number(agent.instances) : "0"),
       cell(agent.waiting ? number(agent.waiting) : "0", agent.waiting ? "strong" : ""),

@@ -6,8 +6,8 @@ export function agree(question, word, danger = false) {
   return new Promise((resolve) => {
     const dialog = h("dialog", { "aria-labelledby": "agree" },
       h("form", { method: "dialog" }, h("h2", { id: "agree", text: question }),
-        h("p", { class: "buttons" }, h("button", { value: "", text: "Keep it" }), h("button", { value: "yes", class: danger ? "danger" : "primary", text: word }))));
-    // The event `close` is later than the answer. The button that opened the dialog must accept a press in between.
+        h("p", { class: "buttons" }, h("button", { value: "", text: "Go back" }), h("button", { value: "yes", class: danger ? "danger" : "primary", text: word }))));
+    // The event `close` follows later. Until then, the button that opened the dialog must already accept a press.
     dialog.addEventListener("cancel", () => resolve(false));
     dialog.addEventListener("submit", (event) => resolve(event.submitter.value === "yes"));
     dialog.addEventListener("close", () => {

@@ -1,12 +1,12 @@
-// The files of a form: a button that picks them, a list, and their uploads. Files can also be dropped on the form.
+// The files of a form: a button to choose files, a list, and the uploads. Files can also be dropped on the form.
 
 import { h, setText } from "./dom.js";
 import { fileSize, upload } from "./files.js";
 
-// `to` returns the team and the id of the request that will have the files, `fail` shows a problem.
+// `to` returns the team and the id of the future request. `fail` shows a problem.
 export function attachments({ to, fail }) {
-  let files = []; // {file, chip, size, key, stored}: `stored` is the upload for the team and the id in `key`
-  let given = []; // the last files that `stored` returned
+  let files = []; // {file, chip, size, key, stored}; `key` has the team and the id of the request, and `stored` is the upload for `key`
+  let given = []; // the files that `stored` returned last
   let last = Promise.resolve(); // one upload at a time, because the server limits parallel uploads
   const picker = h("input", { type: "file", multiple: true, class: "unseen", tabindex: "-1", "aria-hidden": "true" });
   const button = h("button", { type: "button", text: "Attach", "aria-label": "Attach files", onclick: () => picker.click() });
@@ -20,10 +20,10 @@ export function attachments({ to, fail }) {
     files.push(one);
     list.append(one.chip);
     fail("");
-    if (to().team) store(one); // without a team, the file is uploaded before the form is sent
+    if (to().team) store(one); // if there is no team yet, the file is uploaded before the form is sent
   }
 
-  // An upload belongs to one request of one team: the file is uploaded again for another team, and after a failure.
+  // An upload belongs to one request of one team. After a change of the team or a failure, the file is uploaded again.
   function store(one) {
     const { team, id } = to();
     const key = `${team}/${id}`;
@@ -53,13 +53,13 @@ export function attachments({ to, fail }) {
       form.addEventListener("dragover", (event) => event.preventDefault());
       form.addEventListener("drop", (event) => { event.preventDefault(); for (const file of event.dataTransfer.files) add(file); });
     },
-    // Returns the field of a request that names its files, or null if a file could not be uploaded.
+    // Return the field of the request with the files, or null if a file could not be uploaded.
     stored: async () => {
       const all = await Promise.all(files.map(async (one) => ({ one, done: await store(one) })));
       const kept = all.filter(({ one }) => files.includes(one));
       given = kept.map(({ one }) => one);
       return kept.every(({ done }) => done.ok) ? { files: kept.map(({ done }) => done.content) } : null;
     },
-    clear: () => { for (const one of given) drop(one); }, // a file added during the upload is for the next request
+    clear: () => { for (const one of given) drop(one); }, // a file that was added during the upload is for the next request
   };
 }

@@ -1,4 +1,4 @@
-// Batches: the form that uploads a file of requests, and the progress, the problems and the results of each batch.
+// Batches: a form to upload a file of requests, and the progress, the problems and the results of each batch.
 
 import { arrange, empty, h, note, once, setText } from "./dom.js";
 import { ago, clock, money, number, seconds, span } from "./format.js";

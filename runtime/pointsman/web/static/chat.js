@@ -1,4 +1,4 @@
-// One conversation: the turns with their work, the text as models write it, questions to answer, files, the next turn.
+// One conversation: the turns and their work, live text of models, open questions, files, and the next turn.
 
 import { arrange, copyable, empty, h, note, once, setText } from "./dom.js";
 import { ago, clock, money, number, readable, seconds, span, tone, whose, word } from "./format.js";
@@ -9,7 +9,7 @@ import { questionElement } from "./questions.js";
 import { composer } from "./composer.js";
 
 const CUT = 4000; // characters of a text in the record of a thread
-const NEAR = 120; // if the page is at most this number of pixels from its end, new content is scrolled into view
+const NEAR = 120; // pixels; if the end of the page is at most so far away, new content is scrolled into view
 
 export function chatPage(main, path) {
   const [team, caller, thread] = path.split("/");
@@ -25,7 +25,7 @@ export function chatPage(main, path) {
   const heard = h("p", { class: "unseen", role: "status" }); // for screen readers; they do not read streaming text
   const next = composer({ team, thread, sent: (turn) => { draft(turn); end(); } });
   next.element.hidden = true;
-  const foreign = h("p", { class: "muted foreign", hidden: true, text: `The conversation belongs to ${caller}. Its turns can be read here, and ${caller} continues it.` });
+  const foreign = h("p", { class: "muted foreign", hidden: true, text: `The conversation belongs to ${caller}. You can read the turns, but only ${caller} can continue the conversation.` });
   main.append(
     h("div", { class: "head-line" }, h("a", { href: "/threads", class: "back", text: "← Conversations" }), h("h1", { text: team }),
       h("dl", { class: "ids" }, fact("Caller", caller), fact("Thread", copyable(thread, "the id of the thread")))),
@@ -83,7 +83,7 @@ export function chatPage(main, path) {
 function turnElement(id, say) {
   let [turn, view] = [null, null];
   let asked = [];
-  const texts = new Map(); // by task and attempt; the newest attempt of a task replaces its text
+  const texts = new Map(); // by task and attempt; the text of the newest attempt replaces the text of earlier attempts
   const state = h("span", { class: "status" });
   const when = h("a", { href: `/workflows/${id}`, class: "number muted" });
   const stopIt = h("button", { type: "button", class: "danger", "data-needs": "operate", text: "Cancel", "aria-label": "Cancel this turn", hidden: true, onclick: once(cancel) });
@@ -177,7 +177,7 @@ function turnElement(id, say) {
     if (now === told) return;
     const first = !told;
     told = now;
-    if (!(first && over)) say(over ? now : asked.length ? now : word(status)); // history is read, not announced
+    if (!(first && over)) say(over ? now : asked.length ? now : word(status)); // screen readers do not announce earlier turns
   }
 
   function tick() {
@@ -192,7 +192,7 @@ function turnElement(id, say) {
 
   return {
     element,
-    draft: (next) => { if (!turn && !view) { turn = next; update(); } }, // the record of the turn may come first
+    draft: (next) => { if (!turn && !view) { turn = next; update(); } }, // the record of the turn may arrive first
     record: (next) => { turn = next; update(); },
     work: (next) => { view = next; update(); },
     write: ({ task, attempt, text, begins }) => {
@@ -222,7 +222,7 @@ function turnElement(id, say) {
   };
 }
 
-// A task with the calls of its newest attempt, and the end of what its model writes.
+// A task with the calls of the newest attempt, and the end of the text that a model writes.
 function stepElement() {
   const state = h("span", { class: "status" });
   const name = h("b", {});
@@ -234,7 +234,7 @@ function stepElement() {
     state.className = `status ${tone(task.status)}`;
     setText(state, word(task.status));
     setText(name, ROLE[task.role] ? `${task.agent} ${ROLE[task.role]}` : whose(task.agent, task.task_id));
-    setText(detail, task.status === "waiting for an answer" ? "" : about || ""); // the question is below
+    setText(detail, task.status === "waiting for an answer" ? "" : about || ""); // the open question is shown below
     const made = ((task.children || []).at(-1) || {}).children || [];
     const tools = made.filter((call) => call.kind === "tool" || call.status !== "succeeded");
     calls.hidden = !tools.length;

@@ -6,7 +6,7 @@ import { post } from "./live.js";
 import { newId } from "./request.js";
 
 export function composer({ team, thread, sent }) {
-  let id = newId(); // of the next request: a second press, or a lost answer, is still one turn
+  let id = newId(); // the id of the next request; after a second press or a lost answer, there is still only one turn
   const text = h("textarea", { rows: "2", required: true, "aria-label": `Message to ${team}`, placeholder: `Message to ${team}` });
   const send = h("button", { class: "primary", text: "Send" });
   const problem = h("p", { class: "problem", role: "alert", hidden: true });
@@ -39,7 +39,7 @@ export function composer({ team, thread, sent }) {
     }
     id = newId();
     files.clear();
-    if (text.value.trim() === input) text.value = ""; // otherwise it is the next message
+    if (text.value.trim() === input) text.value = ""; // otherwise the text is the next message
     sent({ id: done.id, request: input });
   }
 

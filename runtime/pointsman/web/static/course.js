@@ -3,8 +3,8 @@
 import { arrange, h } from "./dom.js";
 import { number } from "./format.js";
 
-const PARTS = [["open", "not ended"], ["ended", "cancelled"], ["bad", "failed or partly done"], ["good", "completed"]]; // from the top down
-const OF = { good: 0, bad: 1, ended: 2, open: 3 }; // positions in the columns of the server
+const PARTS = [["open", "not ended"], ["ended", "cancelled"], ["bad", "failed or partly done"], ["good", "completed"]]; // from top to bottom
+const OF = { good: 0, bad: 1, ended: 2, open: 3 }; // positions of the numbers in a column from the server
 
 export function courseOf() {
   const bars = h("div", { class: "bars", role: "img" });

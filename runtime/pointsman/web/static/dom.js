@@ -1,5 +1,5 @@
-// Elements from names, attributes and children. A child that is not an element becomes text: nothing here parses markup,
-// so the text of a model is never executed.
+// Make elements from names, attributes and children. A child that is not an element becomes text. Nothing here parses
+// markup, so text of a model is never executed.
 
 export function h(name, attributes = {}, ...children) {
   return fill(document.createElement(name), attributes, children);
@@ -22,12 +22,12 @@ function fill(element, attributes, children) {
   return element;
 }
 
-// Put the children into this order, and move only children that changed place: focus and open details survive. If the
-// focused child was removed, the focus moves to the child after it, else before it, for users without a mouse.
+// Put the children into this order. Only children at a new place are moved, so focus and open details remain. If the
+// focused child was removed, focus the next child, or else the previous child, for users without a mouse.
 export function arrange(parent, children) {
   const kept = new Set(children);
   const next = heir(parent, kept);
-  for (const child of [...parent.children]) if (!kept.has(child)) child.remove(); // else the later children would move
+  for (const child of [...parent.children]) if (!kept.has(child)) child.remove(); // otherwise all later children would move
   let at = parent.firstChild;
   for (const child of children) {
     if (child === at) at = at.nextSibling;
@@ -61,7 +61,7 @@ export function setText(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
-// Skip an unchanged element: of 500 tasks, usually one has changed.
+// Skip an unchanged element. Usually only one of 500 tasks has changed.
 export function setAttribute(element, name, value) {
   if (element.getAttribute(name) !== value) element.setAttribute(name, value);
 }

@@ -1,4 +1,4 @@
-// All events, one line each. A line opens to the complete event from the log.
+// All events, one line for each event. An open line shows the complete event from the log.
 
 import { h, setText } from "./dom.js";
 import { number, pretty, seconds } from "./format.js";

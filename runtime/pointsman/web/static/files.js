@@ -1,4 +1,4 @@
-// Files of workflows: their links, and the upload of a file.
+// Links to the files of workflows, and the upload of a file.
 
 import { h } from "./dom.js";
 import { compact } from "./format.js";

@@ -67,15 +67,15 @@ export function seconds(value) {
   return `${Math.floor(whole / 86400)}d ${Math.floor((whole % 86400) / 3600)}h`;
 }
 
-// An agent and its task, which often have the same name.
+// An agent and a task. Both often have the same name.
 export const whose = (agent, task) => (!task || task === agent ? agent : `${agent} · ${task}`);
 
-// Use the server's clock: the clock of this machine may be wrong.
+// Use the clock of the server, because the clock of this machine may be wrong.
 let drift = 0;
 export const setNow = (iso) => { if (iso) drift = Date.parse(iso) - Date.now(); };
 export const now = () => Date.now() + drift;
 
-// Milliseconds since 1970, with the microseconds that `Date` leaves out: a call may take less than a millisecond.
+// Milliseconds since 1970 with microseconds, which `Date` omits. A call may take less than a millisecond.
 const exact = (iso) => Date.parse(iso) + Number(`0.${(/\.\d{3}(\d+)/.exec(iso) || [0, 0])[1]}`);
 
 export const span = (start, end) => (start ? Math.max(0, (end ? exact(end) : now()) - exact(start)) / 1000 : null);
@@ -101,7 +101,7 @@ export function ago(iso) {
 
 export const clock = (iso) => new Date(iso).toLocaleString(undefined, { dateStyle: "medium", timeStyle: "medium" });
 
-// JSON data for people: a text unchanged, an object with one text as that text.
+// Format JSON data for people. A text is unchanged, and an object with only one text is shown as this text.
 export function readable(value) {
   if (value === null || value === undefined) return "";
   if (typeof value === "object" && !Array.isArray(value)) {

@@ -1,20 +1,20 @@
-// Draw a plan from left to right: a task is right of its dependencies. A task's layer is its longest path, and its place
-// in the layer is the middle of its neighbours. A layer with more tasks than fit in one column continues in another.
-// Very many tasks keep the order of the plan, because users then search for tasks and do not follow lines. A line passes
-// a column between two tasks.
+// Draw a plan from left to right, with each task right of its dependencies. The longest path to a task is the number of
+// the layer. In the layer, a task is at the middle of its neighbours. A layer with too many tasks for one column has
+// several columns. Very many tasks have the order of the plan, because users then search for tasks and do not follow
+// lines. Lines cross a column between two tasks.
 
 import { h, s, setAttribute, setText } from "./dom.js";
 import { lasted, tone, word } from "./format.js";
 
-const SIZES = [ // the largest number of tasks, then width, height, gaps and tasks in a column
+const SIZES = [ // by largest number of tasks: width, height, gaps, and tasks in a column
   [60, 172, 46, 52, 12, 14],
   [200, 132, 34, 40, 8, 20],
   [Infinity, 92, 24, 32, 6, 25],
 ];
 const SMALLEST = 0.7;
-const CROWD = 60; // above this number of tasks, lines are paler than tasks
-const SWEEPS = 6; // sweeps to the right and back: more sweeps have no visible effect
-const BESIDE = 2.5; // distance between parallel lines, if there is room
+const CROWD = 60; // with more tasks, lines are paler than tasks
+const SWEEPS = 6; // sweeps to the right and back; more sweeps have no visible effect
+const BESIDE = 2.5; // distance between parallel lines, if there is enough space
 
 export function layout(ids, needs, inOrder = ids.length > 200) {
   const known = new Set(ids);
@@ -69,7 +69,7 @@ function gapsBetween(y, toY, passed, step) {
   });
 }
 
-// Return the first lane that is free in all of these gaps, so that the line is as straight as possible.
+// Return the first lane that is free in all of these gaps, to keep the line as straight as possible.
 function laneIn(gaps, passed) {
   const taken = passed.map((column, at) => (column.taken[gaps[at]] ||= new Set()));
   let lane = 0;
@@ -104,7 +104,7 @@ export function planGraph(select) {
   let grid = [];
 
   function draw(tasks, needs) {
-    const place = new Map(Object.keys(needs).map((id, at) => [id, at])); // not the order of their starts, which changes
+    const place = new Map(Object.keys(needs).map((id, at) => [id, at])); // not the order of the starts, because this order changes
     const planned = [...tasks].sort((one, other) => (place.get(one.task_id) ?? -1) - (place.get(other.task_id) ?? -1));
     const now = JSON.stringify([planned.map((task) => task.task_id), needs]);
     if (now !== shape) {
@@ -131,7 +131,7 @@ export function planGraph(select) {
     });
     const tallest = Math.max(...grid.map((column) => column.length), 1);
     const step = height + gapY;
-    const total = tallest * step + gapY; // lines pass above and below, too
+    const total = tallest * step + gapY; // lines also pass above and below the tasks
     const places = new Map();
     const tops = [];
     let x = 1;
@@ -174,7 +174,7 @@ export function planGraph(select) {
     }
     const wide = Math.max(1, x - gapX + 1);
     svg.setAttribute("viewBox", `0 0 ${wide} ${total + 2}`);
-    svg.style.width = `${wide}px`; // shrinks to fit, as long as it can be read; then it scrolls
+    svg.style.width = `${wide}px`; // the drawing shrinks while its text is readable; a wider drawing scrolls
     svg.style.minWidth = `${Math.round(wide * SMALLEST)}px`;
     svg.replaceChildren(edges, ...drawn);
     if (drawn.length) (nodes.get(focused) || drawn[0]).setAttribute("tabindex", "0");
@@ -225,7 +225,7 @@ function nodeElement(task, [x, y], width, height, choose) {
     const tries = now.attempt > 1 ? ` · ${now.attempt} tries` : "";
     const status = word(now.status);
     const time = took === status ? "" : took; // a task that never began has no duration
-    const waits = !now.ended_at && now.status !== "running"; // the reason of a wait matters more than its duration
+    const waits = !now.ended_at && now.status !== "running"; // the reason of a wait is more important than the duration
     const below = now.task_id === now.agent ? [status, time] : [now.task_id, waits ? status : took];
     if (more) setText(more, cut(`${below.filter(Boolean).join(" · ")}${tries}`, Math.floor((width - 22) / 5.9)));
     const said = [now.task_id, now.agent, status.toLowerCase(), time].filter(Boolean).join(", ");

@@ -1,4 +1,4 @@
-// The dead letters: the cause of each, its event, and the actions replay and discard.
+// The dead letters, with cause, event, and the actions replay and discard.
 
 import { agree } from "./agree.js";
 import { arrange, empty, h, note, once, setText } from "./dom.js";
@@ -77,7 +77,7 @@ export function lettersPage(main) {
     const done = await post(`/api/dead-letters/${word.toLowerCase()}`, chosen);
     if (!done.ok) { note(done.error, "bad"); return; }
     const whole = done.done === done.of;
-    note(`${word === "Replay" ? "Replayed" : "Discarded"} ${number(done.done)} of ${number(done.of)}.${whole || word !== "Replay" ? "" : " The workflows of the others have ended: Replay on one of them asks whether to send its request again."}`, whole ? "plain" : "bad");
+    note(`${word === "Replay" ? "Replayed" : "Discarded"} ${number(done.done)} of ${number(done.of)}.${whole || word !== "Replay" ? "" : " The workflows of the other letters have ended. Replay one of these letters to send the request again."}`, whole ? "plain" : "bad");
   }
 
   async function replay(letter, asNew = false) {
@@ -96,7 +96,7 @@ export function lettersPage(main) {
 
   function draw(got) {
     shown = got;
-    if (offset && !got.letters.length) { ask(Math.max(0, offset - got.size)); return; } // its page does not exist any more
+    if (offset && !got.letters.length) { ask(Math.max(0, offset - got.size)); return; } // the page of the letter no longer exists
     for (const id of elements.keys()) if (!got.letters.some((one) => one.id === id)) elements.delete(id);
     arrange(list, got.letters.map((one) => {
       if (!elements.has(one.id)) elements.set(one.id, letterElement(one, replay, discard));

@@ -1,14 +1,14 @@
-// One stream for the open page. The browser reconnects by itself and sends its last event id; a hidden tab disconnects.
+// One stream for the open page. The browser reconnects automatically with the last event id. A hidden tab disconnects.
 
 import { note } from "./dom.js";
 
-export const teams = new Set(); // known teams for the form, teams with a supervisor first
+export const teams = new Set(); // known teams for forms; teams with a supervisor are first
 
 let stop = () => {};
 let know = () => {};
 
-// `handlers` are by event. `reset` is called before a stream starts from its beginning. `known` is called with false
-// while the dashboard or its broker is unavailable, because the page may be out of date.
+// `handlers` has a function for each event. `reset` is called before a stream starts from the beginning. `known` is
+// called with false while the dashboard or the broker is unavailable, because the page may be out of date.
 export function follow(path, handlers, reset = () => {}, known = () => {}) {
   stop();
   know = known;
@@ -34,7 +34,7 @@ export function follow(path, handlers, reset = () => {}, known = () => {}) {
     }
   };
   const reopen = async () => {
-    const response = await fetch("/api/dead-letters/-").catch(() => null); // an answer of any kind; 401 says log in
+    const response = await fetch("/api/dead-letters/-").catch(() => null); // an answer of any kind; 401 means that the user must log in
     if (response && response.status === 401) location.assign("/login");
     else if (source) { source.close(); open(); }
   };

@@ -1,4 +1,4 @@
-// The user of this page: the name for the header, the role, and the caller whose conversations are the user's own.
+// The user of this page: the name for the header, the role, and the caller name of the user's conversations.
 
 export const me = fetch("/api/me")
   .then((response) => (response.ok ? response.json() : null))

@@ -1,4 +1,5 @@
-// The messages to a workflow, and the form that sends one while the workflow runs. Enter sends, Shift-Enter begins a line.
+// The messages to a workflow, and the form to send a message to a running workflow. Enter sends, Shift-Enter begins a
+// line.
 
 import { h, note, setText } from "./dom.js";
 import { clock, number } from "./format.js";
@@ -8,7 +9,7 @@ import { newId } from "./request.js";
 const MAX_CHARS = 4000;
 
 export function messagesPanel(workflow) {
-  let id = newId(); // of the next message: a second press, or a lost answer, is still one message
+  let id = newId(); // the id of the next message; after a second press or a lost answer, there is still only one message
   const list = h("ol", { class: "told", "aria-label": "Messages to the workflow, oldest first", "aria-live": "polite" });
   const unread = h("p", { class: "muted", hidden: true });
   const text = h("textarea", { rows: "2", required: true, maxlength: MAX_CHARS, "aria-label": "Message to the workflow", placeholder: "A further request, a correction, a missing fact" });
@@ -16,7 +17,7 @@ export function messagesPanel(workflow) {
   const problem = h("p", { class: "problem", role: "alert", hidden: true });
   const form = h("form", { class: "tell", "data-needs": "operate", "aria-label": "Message", onsubmit: submit }, problem, text, send);
   const element = h("section", { class: "panel", "aria-labelledby": "messages", hidden: true },
-    h("div", { class: "panel-head" }, h("h2", { id: "messages", text: "Messages" }), h("span", { class: "muted", text: "The next steps of the workflow read them." })),
+    h("div", { class: "panel-head" }, h("h2", { id: "messages", text: "Messages" }), h("span", { class: "muted", text: "The next steps of the workflow read your messages." })),
     list, unread, form);
 
   const fail = (said) => { setText(problem, said); problem.hidden = !said; };
@@ -36,8 +37,8 @@ export function messagesPanel(workflow) {
     send.ariaDisabled = null;
     if (!done.ok) { fail(done.error); return; }
     id = newId();
-    if (text.value.trim() === said) text.value = ""; // otherwise it is the next message
-    if (done.number === null) note(done.said); // the list shows a message that was recorded
+    if (text.value.trim() === said) text.value = ""; // otherwise the text is the next message
+    if (done.number === null) note(done.said); // the list shows recorded messages
   }
 
   function show(view) {

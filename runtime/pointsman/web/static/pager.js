@@ -1,4 +1,4 @@
-// The pages of a long list: the range that is shown, and buttons for newer and older rows.
+// The pages of a long list: the shown range, and buttons for newer and older rows.
 
 import { h, setText } from "./dom.js";
 import { number } from "./format.js";

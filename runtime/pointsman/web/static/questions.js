@@ -11,7 +11,7 @@ export function questionsPage(main) {
   document.title = "Questions · Pointsman";
   const list = h("ol", { class: "letters", "aria-label": "Open questions, oldest first" });
   const nothing = h("div", {});
-  main.append(h("div", { class: "head-line" }, h("h1", { text: "Questions" }), h("p", { class: "muted", text: "Workflows that wait for a person. Without an answer in time, the default counts, or the answer is no." })), list, nothing);
+  main.append(h("div", { class: "head-line" }, h("h1", { text: "Questions" }), h("p", { class: "muted", text: "Workflows that wait for a person. Without an answer in time, the default counts. Without a default, the answer is no." })), list, nothing);
   const elements = new Map();
 
   follow("/api/live/questions", {
@@ -42,7 +42,7 @@ export function questionElement(one, { link = true } = {}) {
     h("button", { type: "button", class: "danger", "data-needs": "approve", text: no, "aria-label": `${no} ${one.id}`, onclick: once(() => send("reject")) }),
   ];
 
-  let sending = false; // with one button or the other
+  let sending = false; // with one of the two buttons
   async function send(action) {
     if (sending) return;
     let body = { reason: reason.value };

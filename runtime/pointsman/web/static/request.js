@@ -1,11 +1,11 @@
-// The form for a new request. Its id is made here, so that a second click or a lost answer is still one workflow.
+// The form for a new request. The form makes the id, so a second click or a lost answer makes no second workflow.
 
 import { attachments } from "./attachments.js";
 import { h, note } from "./dom.js";
 import { pretty } from "./format.js";
 import { post, teams } from "./live.js";
 
-// An id for a request or a thread. `randomUUID` is absent where a page came over plain HTTP.
+// An id for a request or a thread. `randomUUID` is missing on pages over plain HTTP.
 export const newId = () => (crypto.randomUUID ? crypto.randomUUID() : Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, "0")).join(""));
 
 export function askFor(go, before = null) {

@@ -1,4 +1,4 @@
-// Schedules: the form that creates one, and for each its times, its policies, its runs and its commands.
+// Schedules: a form to create a schedule, and the times, policies, runs and commands of each schedule.
 
 import { arrange, command, empty, h, note, once, setText } from "./dom.js";
 import { agree } from "./agree.js";
@@ -60,7 +60,7 @@ export function schedulesPage(main) {
 }
 
 function scheduleForm() {
-  let id = newId(); // the id of the uploads; the schedule copies the files
+  let id = newId(); // the id of the uploads; the schedule gets copies of the files
   const known = h("datalist", { id: "schedule-teams" });
   const token = { required: true, autocomplete: "off", pattern: "[A-Za-z0-9_\\-]{1,64}" };
   const name = h("input", { ...token, placeholder: "morning-report" });
@@ -96,7 +96,7 @@ function scheduleForm() {
     create.ariaDisabled = null;
     if (!done) return; // a file could not be uploaded
     if (!done.ok) { fail(done.error); return; }
-    note(done.state === "waiting" ? "The schedule is stored. A supervisor of the team begins it." : "The schedule is created.");
+    note(done.state === "waiting" ? "The schedule is stored. A supervisor of the team will start the schedule." : "The schedule is created.");
     form.reset();
     files.clear();
     id = newId();
@@ -128,10 +128,10 @@ function scheduleElement(path, first) {
     h("div", { class: "letter-foot" }, runs, h("p", { class: "buttons" }, run, pause, resume, remove)));
 
   async function act(action) {
-    if (action === "delete" && !(await agree(`Delete the schedule ${first.name}? Its started runs continue.`, "Delete", true))) return;
+    if (action === "delete" && !(await agree(`Delete the schedule ${first.name}? Runs that have started continue.`, "Delete", true))) return;
     const done = await post(`/api/schedules/${path}/${action}`);
     if (!done.ok) note(done.error, "bad");
-    else if (done.state === "waiting") note("Stored. A supervisor of the team carries it out.");
+    else if (done.state === "waiting") note("The command is stored. A supervisor of the team will carry out the command.");
   }
 
   element.update = (now) => {

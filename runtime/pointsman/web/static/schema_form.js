@@ -1,5 +1,5 @@
-// A form for a value by its JSON Schema: fields for objects, choices for enums, JSON where no field fits. The server
-// checks the value again.
+// A form for a value from a JSON Schema, with fields for objects, choices for enums, and otherwise JSON text. The
+// server checks the value again.
 
 import { h } from "./dom.js";
 import { pretty } from "./format.js";
@@ -7,7 +7,7 @@ import { pretty } from "./format.js";
 const MAX_DEPTH = 3; // depth of nested objects that get separate fields
 const DATES = { date: "date", time: "time", email: "email", uri: "url" };
 
-// `read` returns the value, or undefined for an optional field that is empty; it throws an error for a person.
+// `read` returns the value, or undefined for an empty optional field. `read` throws an error with a text for the user.
 export function schemaForm(schema, label, value, { required = true, root = schema || {}, depth = 0 } = {}) {
   const [type, optional] = simplified(schema || { type: "string" }, root);
   const needed = required && !optional;
@@ -22,7 +22,7 @@ export function schemaForm(schema, label, value, { required = true, root = schem
   return jsonField(type, label, shown, needed);
 }
 
-// A schema without references, and whether null is a value of it: pydantic writes `X | None` as anyOf of both.
+// Return the schema without references, and true if the schema allows null. Pydantic writes `X | None` as anyOf.
 function simplified(schema, root) {
   let [type, optional] = [schema, false];
   for (let step = 0; step < 10; step += 1) {
@@ -103,7 +103,7 @@ function objectFields(type, label, value, { needed, root, depth }) {
   } };
 }
 
-// Shows the first field that the browser finds wrong, if there is one.
+// Show the first field that is not valid, if there is such a field.
 export function isValid(element) {
   const fields = [element, ...element.querySelectorAll("*")].filter((one) => one.matches("input, select, textarea"));
   return fields.every((one) => one.reportValidity());

@@ -1,7 +1,7 @@
-// Before the first drawing, apply the theme that the user chose in this browser. Without a choice, the system decides.
+// Before the page is drawn, apply the theme that the user chose in this browser. Without a choice, the system decides.
 try {
   const chosen = localStorage.getItem("pointsman-theme");
   if (chosen === "dark" || chosen === "light") document.documentElement.dataset.theme = chosen;
 } catch {
-  // storage is forbidden: use the system's theme
+  // storage is forbidden, so use the theme of the system
 }

@@ -1,4 +1,4 @@
-// The conversations, the newest change first, and the form that begins one.
+// The conversations, the newest change first, and the form to begin a conversation.
 
 import { arrange, command, empty, h, setText } from "./dom.js";
 import { ago, clock, number, tone, word } from "./format.js";

@@ -1,10 +1,10 @@
-// The timeline: a lane for each task, solid for work and pale for waiting, with its calls below.
+// The timeline: a lane for each task, solid for work and pale for waiting, with the calls below the lane.
 
 import { arrange, h, setText } from "./dom.js";
 import { compact, lasted, now, seconds, span, tone, whose, word } from "./format.js";
 
-const OPEN = 30; // up to this number of tasks, lanes begin unfolded
-const LABEL = 64; // pixels that a time on the axis needs
+const OPEN = 30; // up to this number of tasks, lanes are first unfolded
+const LABEL = 64; // pixels for a time on the axis
 const STEPS = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 1800, 3600, 7200, 14400, 43200, 86400];
 
 export function timeline(select) {
@@ -37,7 +37,7 @@ export function timeline(select) {
     const only = depth === 1 && node.children && node.children.length === 1;
     (node.children || []).forEach((child, at) => {
       const name = `${key} ${at}`;
-      if (!(only && child.kind === "attempt")) shown.push(row(name, child, depth, scale, null)); // one attempt is the task
+      if (!(only && child.kind === "attempt")) shown.push(row(name, child, depth, scale, null)); // a single attempt has the bar of the task
       under(child, name, depth + 1, scale, shown);
     });
   }
@@ -117,7 +117,7 @@ function lane(depth, node, fold, choose) {
   return element;
 }
 
-// The clocks of two machines differ by some milliseconds: so a start before its handoff is moved to the handoff.
+// The clocks of two machines differ by some milliseconds, so a start before the handoff is moved to the handoff.
 const within = (attempt, task) => (Date.parse(attempt.started_at) < Date.parse(task.started_at) ? { ...attempt, started_at: task.started_at } : attempt);
 
 const begun = (node) => Boolean(node.started_at); // an attempt in a queue has no start yet

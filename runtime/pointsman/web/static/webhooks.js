@@ -1,4 +1,4 @@
-// Webhooks: the endpoints with their commands, and the deliveries with their states.
+// Webhooks: the endpoints with commands, and the deliveries with states.
 
 import { arrange, command, copyable, empty, h, note, once, setText } from "./dom.js";
 import { agree } from "./agree.js";
@@ -28,7 +28,7 @@ export function webhooksPage(main) {
     h("div", { class: "head-line" }, h("h1", { text: "Webhooks" }), h("p", { class: "muted", text: "Endpoints that receive outcomes, questions and dead letters over HTTP." })),
     warning, form.element, secret, endpoints, nothing, below);
   status.value = asked.get("status") || "";
-  let chosen = asked.get("endpoint") || ""; // its option comes with the first event
+  let chosen = asked.get("endpoint") || ""; // the option of this value arrives with the first event
   const elements = new Map();
   const rows = new Map();
   let offset = Number(asked.get("offset") || 0);
@@ -50,7 +50,7 @@ export function webhooksPage(main) {
   // The secret of an endpoint is shown once, until the user closes it.
   function showSecret(id, text) {
     const close = h("button", { type: "button", text: "Close", onclick: () => { secret.hidden = true; secret.replaceChildren(); form.focus(); } });
-    secret.replaceChildren(h("h2", { id: "secret", text: `Secret of ${id}` }), h("p", { text: "Give it to the receiver. It cannot be read again." }), h("p", {}, copyable(text, "the secret")), h("p", { class: "buttons" }, close));
+    secret.replaceChildren(h("h2", { id: "secret", text: `Secret of ${id}` }), h("p", { text: "Give this secret to the receiver. The secret is shown only once." }), h("p", {}, copyable(text, "the secret")), h("p", { class: "buttons" }, close));
     secret.hidden = false;
     secret.querySelector("button.copy").focus();
   }
@@ -101,7 +101,7 @@ function endpointForm(made) {
   const fail = (said) => { setText(problem, said); problem.hidden = !said; };
   const form = h("form", { class: "batch-form", "aria-label": "New endpoint", onsubmit: send },
     h("label", { class: "wide" }, h("span", { text: "URL" }), url),
-    h("label", {}, h("span", { text: "Teams" }), team, h("span", { class: "hint", text: "With commas between them. Empty: all teams" })), known,
+    h("label", {}, h("span", { text: "Teams" }), team, h("span", { class: "hint", text: "Separated by commas. Empty: all teams" })), known,
     h("fieldset", { class: "fields" }, h("legend", { text: "Events" }), boxes.map(([box, text]) => h("label", { class: "check" }, box, text))),
     h("p", { class: "buttons" }, create), problem);
   const summary = h("summary", { text: "New endpoint" });
@@ -147,7 +147,7 @@ function endpointElement(first, showSecret) {
 
   async function act(action) {
     if (action === "delete" && !(await agree(`Delete the endpoint ${first.id} and its secrets?`, "Delete", true))) return;
-    if (action === "rotate" && !(await agree(`Give ${first.id} a new secret? The present secret also signs for 24 hours.`, "New secret"))) return;
+    if (action === "rotate" && !(await agree(`Make a new secret for ${first.id}? For 24 hours, deliveries are also signed with the present secret.`, "New secret"))) return;
     const done = await post(`/api/webhooks/${first.id}/${action}`);
     if (!done.ok) note(done.error, "bad");
     else if (done.secret) showSecret(first.id, done.secret);

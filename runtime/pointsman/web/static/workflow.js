@@ -1,4 +1,4 @@
-// One workflow: its state, its answer, its plan, its timeline and its events.
+// One workflow: the state, the answer, the plan, the timeline and the events.
 
 import { command, copyable, empty, h, note, once, setText } from "./dom.js";
 import { eventList } from "./events.js";
@@ -66,7 +66,7 @@ export function workflowPage(main, id, go) {
 
   async function resume() {
     const done = await post(`/api/workflows/${id}/resume`, { reason: "resumed in the dashboard" });
-    note(done.ok ? "The workflow continues: its failed tasks are done again." : done.error, done.ok ? "plain" : "bad");
+    note(done.ok ? "The workflow continues. The failed tasks are done again." : done.error, done.ok ? "plain" : "bad");
   }
 
   function absent(said) {
@@ -75,7 +75,7 @@ export function workflowPage(main, id, go) {
     team = said.team || team;
     setText(title, said.input ? readable(said.input) : id);
     waiting.replaceChildren(team
-      ? empty(`Waiting for a supervisor of ${team}`, "The request is stored. The workflow begins when a supervisor admits it, and this page shows it then.", "If nothing happens, see what is missing:", command(`pointsman doctor ${team}`))
+      ? empty(`Waiting for a supervisor of ${team}`, "The request is stored. The workflow begins when a supervisor admits the request. This page then shows the workflow.", "If nothing happens, find the cause:", command(`pointsman doctor ${team}`))
       : empty("There is no such workflow.", "Its log has expired, or the id or the namespace is wrong. A new request appears when a supervisor admits it.", command("pointsman list")));
   }
 
@@ -197,7 +197,7 @@ function panel(id, name, tools, ...content) {
   return h("section", { class: "panel", "aria-labelledby": id }, h("div", { class: "panel-head" }, h("h2", { id, text: name }), tools), content);
 }
 
-// Each reason once, with all tasks that are missing for that reason.
+// Group the missing tasks by reason.
 function missing(gaps) {
   const found = new Map();
   for (const { agent, reason, task_id: of } of gaps) {
@@ -208,7 +208,7 @@ function missing(gaps) {
   return [...found.values()];
 }
 
-// True if the reason repeats only the missing tasks and their reasons.
+// Return true if the reason only repeats the missing tasks and their reasons.
 function told({ reason, gaps }) {
   const more = gaps.reduce((left, gap) => left.replace(`${gap.task_id}: ${gap.reason}`, () => ""), reason);
   return !/[^; ]/.test(more);

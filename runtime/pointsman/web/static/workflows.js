@@ -1,4 +1,4 @@
-// The list: newest first, live, filtered by the server.
+// The list of workflows, newest first, with live changes. The server filters the list.
 
 import { courseOf } from "./course.js";
 import { arrange, command, empty, h, note, once, setText } from "./dom.js";
@@ -13,7 +13,7 @@ export function workflowsPage(main) {
   document.title = "Workflows · Pointsman";
   const asked = new URLSearchParams(location.search);
   const rows = new Map();
-  let waiting = []; // requests that no supervisor has taken yet, before all others
+  let waiting = []; // requests that no supervisor has admitted yet; they are before all other rows
   let offset = Number(asked.get("offset") || 0);
   let size = 100;
 
@@ -154,7 +154,7 @@ function rowElement(first) {
   }
   let drawn = null;
   element.update = (now) => {
-    if (now === drawn) return; // few of a hundred rows change together
+    if (now === drawn) return; // only few rows change at the same time
     drawn = row = now;
     stopIt.hidden = row.status !== "waiting for admission";
     state.className = `status ${tone(row.status)}`;
