@@ -23,15 +23,15 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shuti
 
 @pytest.fixture(scope="session")
 def chromium() -> str:
-    """Return the path of the browser, or skip the test."""
+    """Return the path of the browser. Skip the test if there is no browser."""
     return find_chromium(CHROMIUM)
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def browser(chromium: str) -> AsyncIterator[Browser]:
-    """Yield the browser of the session. Each test has pages of its own."""
+    """Yield the browser of the session. Each test opens its own pages."""
     async with async_playwright() as playwright:
-        # Chromium has no sandbox as root.
+        # Chromium cannot use its sandbox as root.
         launched = await playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         yield launched
         await launched.close()
@@ -39,7 +39,7 @@ async def browser(chromium: str) -> AsyncIterator[Browser]:
 
 @pytest.fixture
 async def crew(settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[RunningTeam]:
-    """Run the team of `support/crew.py`. A test module may have a fixture with another team in its place."""
+    """Run the team of `support/crew.py`. A test module may override this fixture with another team."""
     monkeypatch.setenv("CREW_JOURNAL", str(tmp_path / "journal"))
     async with factory.team(team, [planner, synthesizer, worker], on=settings) as running:
         yield running

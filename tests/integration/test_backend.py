@@ -1,7 +1,8 @@
-"""The trace of a team in separate processes, of which one is killed and one fails at first, in two other systems:
+"""Two independent systems receive the trace of a team of processes. One process is killed, and one fails at first.
 
-the collector rotel, a dependency of the tests, and the backend Arize Phoenix, which is read through its query
-interface. Phoenix needs 650 MB of packages: `make backend` installs them and runs its test, which is otherwise skipped.
+The systems are the collector rotel, a dependency of the tests, and the backend Arize Phoenix, which is read through its
+query interface. Phoenix needs 650 MB of packages. `make backend` installs them and runs the test of Phoenix, which is
+otherwise skipped.
 """
 
 from __future__ import annotations
@@ -79,7 +80,9 @@ async def test_a_collector_gets_the_whole_tree_after_a_crash_and_a_retry(
         await _crash_and_retry(collector, broker, tmp_path)
 
 
-@pytest.mark.skipif(EXECUTABLE is None, reason="Arize Phoenix is not installed; `make backend` does it")
+@pytest.mark.skipif(
+    EXECUTABLE is None, reason="Arize Phoenix is not installed; `make backend` installs it and runs this test"
+)
 @pytest.mark.timeout(300)
 async def test_real_backend_has_the_whole_tree_after_a_crash_and_a_retry(
     broker: EmbeddedBroker, tmp_path: Path
@@ -91,7 +94,7 @@ async def test_real_backend_has_the_whole_tree_after_a_crash_and_a_retry(
 async def _crash_and_retry(backend: OtlpCollector | Phoenix, broker: EmbeddedBroker, folder: Path) -> None:
     settings = Settings(url=broker.url, namespace=f"t{secrets.token_hex(4)}", ack_wait=2)
     async with System(folder / "system", settings, **backend.environment) as system:
-        # Before its tools run: they are not run again, and their spans may not have left the process that dies.
+        # Crash before the tools run. Tools are not repeated, and a killed process may not have exported their spans.
         system.environment["POINTSMAN_FAULT"] = "worker.received:1"
         dying = await system.worker("pointsman_agents.customer_service.technical")
         del system.environment["POINTSMAN_FAULT"]
@@ -132,7 +135,7 @@ def _whole(spans: Sequence[Span]) -> bool:
 
 
 def _tree(spans: Sequence[Span]) -> set[tuple[str, str]]:
-    """Yield every span with its parent. Spans of inputs that were batched or redelivered by chance are left out."""
+    """Yield every span with its parent, without spans of inputs that were batched or redelivered by chance."""
     names = {span.span_id: _short(span.name) for span in spans}
     return {
         (_short(span.name), names.get(span.parent_id, "?"))

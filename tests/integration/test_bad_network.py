@@ -62,7 +62,7 @@ async def test_a_broker_that_is_slow_to_answer_is_bad_to_doctor(settings: Settin
     async with Proxy("127.0.0.1", port) as proxy:
         through = settings.model_copy(update={"url": proxy.url})
         quick = await doctor(through)
-        proxy.delay = 0.15  # each way
+        proxy.delay = 0.15  # in each direction
         slow = await doctor(through)
 
     assert "broker" not in quick

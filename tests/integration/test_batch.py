@@ -32,13 +32,13 @@ from pointsman_schemas.strict_json import dump, parse
 from pointsman_schemas.subjects import Subjects
 
 ROOT = Path(__file__).parents[2]
-_START_S = 30.0  # seconds for the start of a process and its first rows
+_START_S = 30.0  # seconds until a process has started and processed its first rows
 _MAX_GROWTH_KIB_PER_ROW = 1.6
-"""Bound of the memory for each further row of a batch. A row and its result together are larger."""
+"""Limit of memory for each additional row of a batch. It is less than a row with its result, so rows are not stored."""
 
 
 class FakeTeam:
-    """A team that answers each request at once, without a workflow. Requests with `hold` wait until `let_go`."""
+    """A team that answers each request at once, without a workflow. It holds requests with `hold` until `let_go`."""
 
     def __init__(self, bus: JetStreamBus, settings: Settings) -> None:
         self.bus = bus
@@ -80,13 +80,13 @@ async def fake_team(bus: JetStreamBus, settings: Settings) -> AsyncIterator[Fake
         task.cancel()
 
 
-WAIT_S = 60.0  # seconds in which a command has ended, on a busy machine too
+WAIT_S = 60.0  # seconds until a command must have ended, even on a busy machine
 
 
 def started(settings: Settings, *arguments: str) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "pointsman", "batch", "desk", *arguments]
     placed = ["--url", settings.url, "--namespace", settings.namespace]
-    # A shell that runs the tests in the background has SIGINT ignored, and children inherit that.
+    # Restore SIGINT, because a shell that runs the tests in the background ignores SIGINT for all its children.
     return subprocess.Popen(
         [*command, *placed],
         stdout=subprocess.PIPE,
@@ -182,7 +182,7 @@ async def _is_true(value: bool) -> bool:
 async def test_thousands_of_rows_need_the_memory_of_two_hundred(
     bus: JetStreamBus, settings: Settings, tmp_path: Path
 ) -> None:
-    """`make cases` measures 10,000 rows."""
+    """Measures 2,500 rows by default, and 10,000 with `make cases`."""
     async with fake_team(bus, settings):
         few = await _peak_kib(settings, tmp_path / "few.csv", 200)
         many = await _peak_kib(settings, tmp_path / "many.csv", SIZE.rows)

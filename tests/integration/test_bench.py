@@ -1,4 +1,4 @@
-"""The benchmark runs to its end, and a workflow costs exactly the messages of the protocol."""
+"""The benchmark runs to its end, and a workflow needs exactly the messages of the protocol."""
 
 from __future__ import annotations
 
@@ -25,6 +25,6 @@ def test_one_w1_stores_exactly_the_messages_of_the_protocol(tmp_path: Path) -> N
     numbers = json.loads(found.read_text())
     commits = numbers["kinds"].pop("log")
     assert numbers["kinds"] == {"request": 1, "handoff": 6, "result": 6, "schedule": 1, "outcome": 1}
-    assert 5 <= commits <= 7  # the request, the plan, three results in one to three turns, the join, the answer
+    assert 5 <= commits <= 7  # the request, the plan, three results in one to three commits, the join, the answer
     assert {row["system"] for row in numbers["rows"]} == {"pointsman", "floor"}
     assert {row["messages"] for row in numbers["rows"] if row["system"] == "floor"} == {14}

@@ -1,4 +1,4 @@
-"""A bounded stream that refuses new messages loses no message. A bounded stream that drops old messages is reported."""
+"""A full stream that refuses new messages loses no message. A full stream that drops old messages is reported."""
 
 from __future__ import annotations
 

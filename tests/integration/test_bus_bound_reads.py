@@ -103,7 +103,7 @@ async def test_a_reader_takes_more_than_the_broker_sends_at_once(tmp_path: Path)
         sequences = []
         async for stored in ada.read("log", "own.log.crew.w"):
             sequences.append(stored.sequence)
-            await asyncio.sleep(0)  # so that messages wait in the reader
+            await asyncio.sleep(0)  # let messages accumulate in the reader
 
         assert sequences == list(range(1, 601))
         assert server.violations() == []
@@ -112,13 +112,13 @@ async def test_a_reader_takes_more_than_the_broker_sends_at_once(tmp_path: Path)
 async def test_several_subjects_are_followed_in_the_order_of_the_stream(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(follower, "_MERGE_WAIT_S", TIMEOUT_S)  # a busy machine may deliver a message a second later
+    monkeypatch.setattr(follower, "_MERGE_WAIT_S", TIMEOUT_S)  # long, because messages arrive late on a busy machine
     filters = ["own.log.a.*", "own.log.b.*", "own.log.c.*"]
     async with users(tmp_path, *(right for each in filters for right in reads("OWN_LOG", each))) as (server, root, ada):
 
         async def write(number: int) -> None:
             for _ in range(number):
-                names = "aaabdbab"  # there is no message of subject c; the reader does not follow d
+                names = "aaabdbab"  # no message on subject c, and messages on d, which the reader does not follow
                 await asyncio.gather(*(root.publish(f"own.log.{name}.w", b"", {}) for name in names))
 
         await write(20)
@@ -188,7 +188,7 @@ async def test_a_user_keeps_its_own_card_and_reads_all_cards(tmp_path: Path) -> 
 async def test_a_card_that_is_renewed_during_the_first_read_is_listed(
     bus: JetStreamBus, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A renewed card moves to the end of the stream, behind the end of a read that has begun."""
+    """A renewed card moves to the end of the stream, beyond the last message of a read that has started."""
     ada, bob = (AgentCard(name=name, instance="1", description="d") for name in ("ada", "bob"))
     await bus.registry.announce(ada)
     await bus.registry.announce(bob)
@@ -211,7 +211,7 @@ async def test_a_card_that_is_renewed_during_the_first_read_is_listed(
 
 
 async def test_a_bound_reader_of_a_cluster_finds_what_was_stored(tmp_path: Path) -> None:
-    """When a read immediately followed the acknowledgement, a replica lacked the message in one of twenty reads."""
+    """Immediately after the acknowledgement, one of twenty reads from a replica did not contain the message."""
     async with NatsCluster(tmp_path) as cluster:
         settings = Settings(url=cluster.url, namespace="own", replicas=3)
         writer = await connect(settings, name="writer", wait=TIMEOUT_S)

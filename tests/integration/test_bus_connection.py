@@ -1,4 +1,4 @@
-"""A connection starts once a suitable broker exists, or reports the cause. Malformed input does not end it."""
+"""A connection starts when a suitable broker exists, or reports the cause. Malformed input does not end it."""
 
 from __future__ import annotations
 
@@ -48,14 +48,15 @@ async def test_wrong_credentials_are_a_configuration_error(tmp_path: Path) -> No
 async def test_time_out_ends_a_subscription_that_waits_for_the_flusher(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """nats-py drops a cancellation that arrives while it waits for its flusher."""
+    """nats-py ignores a cancellation that arrives while nats-py waits for its flusher."""
     bus = await connect(settings, name="test", wait=TIMEOUT_S)
 
     async def ignore(message: StoredMessage) -> None:
         """Do nothing."""
 
     with monkeypatch.context() as patched:
-        patched.setattr(bus._connection.client, "_flush_queue", asyncio.Queue[object]())  # its flusher reads another
+        # The flusher reads another queue.
+        patched.setattr(bus._connection.client, "_flush_queue", asyncio.Queue[object]())
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.1):
                 await bus.listen("somewhere", ignore)
@@ -93,7 +94,8 @@ async def test_a_server_without_jetstream_is_named(tmp_path: Path) -> None:
 
 
 async def test_an_error_of_the_servers_ends_no_connection_for_ever(bus: JetStreamBus, namespace: str) -> None:
-    too_much = b"x" * bus.max_payload  # the client library does not count the headers; the server does, and hangs up
+    # The server counts the headers and disconnects; the client library does not count them.
+    too_much = b"x" * bus.max_payload
 
     await bus.send(f"{namespace}.live.w.x", too_much, headers=b"NATS/1.0\r\na: b\r\n\r\n")
 

@@ -1,8 +1,8 @@
-"""Local faults of a login are distinguished from network faults before any connection.
+"""Local faults of a login are reported before any connection and differ from network faults.
 
-Class of fault: an unusable credentials file or optional package is reported as an unavailable broker, as a traceback,
-or not at all, because the file is first read while a connection is made; and the parts of a URL are sent percent-
-encoded.
+Class of fault: the credentials file is first read during a connection. So an unusable file or a missing package is
+reported as an unavailable broker, as a traceback, or not at all. Another fault of this class is that the parts of a URL
+are sent percent-encoded.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ async def test_renewed_credentials_are_read_at_the_next_connection(tmp_path: Pat
     async with configured_server(tmp_path, ACCOUNTS.config) as port:
         settings = Settings(url=f"nats://127.0.0.1:{port}", credentials=str(path), request_timeout=5.0)
         bus = await connect(settings, name="test", wait=TIMEOUT_S)
-        path.write_text("being written")  # a short-lived user does no harm
+        path.write_text("being written")  # a user that expires soon is accepted
         with capture_logs() as lines:
             await until(lambda: any(line["event"] == "connection_rejected" for line in lines))
             assert any(line["event"] == "credentials_not_read" for line in lines)
@@ -202,7 +202,7 @@ async def test_each_server_is_sent_the_login_of_its_own_url() -> None:
         login = Login(Settings(url=f"nats://ada:first@{one.place},nats://bob:second@{two.place}"))
 
         assert [login.at(each.place).password for each in (one, two)] == ["first", "second"]
-        assert login.at("127.0.0.1:1").password == "first"  # of a server that the cluster names
+        assert login.at("127.0.0.1:1").password == "first"  # an address that the cluster announces
         settings = Settings(url=f"nats://ada:first@{one.place},nats://bob:second@{two.place}", user="", password=" ")
         bus = await connect(settings, name="test", wait=TIMEOUT_S)
         await bus.close()

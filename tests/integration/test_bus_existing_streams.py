@@ -1,4 +1,4 @@
-"""A process that may not create streams uses those that exist, and names the command that creates missing streams."""
+"""A process without the right to create streams uses existing streams. It names the command that creates others."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ async def test_a_stream_that_may_not_be_created_is_named(tmp_path: Path) -> None
 
 
 async def test_a_lost_consumer_is_awaited(tmp_path: Path) -> None:
-    """Delete the consumer of a worker, and create the consumer again."""
+    """Delete the consumer of a worker. After it is created again, work continues."""
     async with permission_server(tmp_path, {"root": None, "echo": WORKER}) as server:
         root = await open_bus(server, "root")
         await root.set_up()

@@ -1,7 +1,7 @@
-"""A refusal by the broker ends the question that it belongs to: it is not silence, and not an absent broker.
+"""A refusal by the broker ends the request that it refuses, and is reported as a refusal.
 
-Class of fault: the broker reports a refused subject in an asynchronous error beside the connection, and the request
-gets no answer. The caller waits and gets a time-out.
+Class of fault: the broker reports a refused subject as an asynchronous error of the connection, and the request gets
+no answer. So the caller gets a time-out, which looks like an unavailable broker.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ NAMESPACE = "own"
 
 
 def users(**permissions: str) -> str:
-    """Return the block `authorization`: `ada`, who may do everything except the denied subjects, and `root`."""
+    """Return the block `authorization` with two users: `root` may do everything, `ada` has denied subjects."""
     rules = " ".join(f"{what}: {{ deny: {denied} }}" for what, denied in permissions.items())
     return f"""
 authorization {{ users: [
@@ -48,7 +48,7 @@ def settings(port: int, user: str = "ada", **others: object) -> Settings:
 
 @asynccontextmanager
 async def denying(folder: Path, **permissions: str) -> AsyncIterator[tuple[JetStreamBus, int]]:
-    """Yield the bus of `ada` on a server that denies, whose namespace was made by `root`."""
+    """Yield the bus of `ada` on a server that denies subjects. `root` has created the namespace."""
     async with configured_server(folder, users(**permissions)) as port:
         root = await connect(settings(port, "root"), name="root", wait=TIMEOUT_S)
         await root.set_up()
@@ -65,7 +65,7 @@ async def drain(source: AsyncIterator[object]) -> None:
 
 
 async def drain_many(bus: JetStreamBus) -> None:
-    """Follow more than the 2 MB that the broker sends before it waits for the follower."""
+    """Follow more than 2 MB, after which the broker waits for flow control."""
     await asyncio.gather(*(bus.publish("own.log.team.w", b"x" * 100_000, {}) for _ in range(40)))
     await drain(bus.follow("log", ["own.log.>"]))
 
@@ -124,7 +124,7 @@ async def test_each_question_ends_with_the_brokers_words(
     said = "Publish" if operation == "publish" else "Subscription"
     told = str(caught.value)
     assert f"127.0.0.1:{port} refuses user 'ada': Permissions Violation for {said} to \"" in told
-    assert denied.split("*")[0].rstrip(">") in told  # in the letters of the subject
+    assert denied.split("*")[0].rstrip(">") in told  # with upper and lower case as in the subject
     errors = [line for line in lines if line["event"] == "permission_denied"]
     assert [line["log_level"] for line in errors] == ["error"]
     assert errors[0]["user"] == "user 'ada'"
@@ -336,7 +336,7 @@ async def test_every_process_ends_with_the_brokers_words(
     assert last.startswith(f"pointsman: 127.0.0.1:{port} refuses user 'ada': Permissions Violation for ")
     assert denied.split("*")[0].rstrip(">") in last
     assert "Traceback" not in ran.stderr
-    assert time.monotonic() - began < 2 * TIMEOUT_S  # a time-out of the broker would take longer
+    assert time.monotonic() - began < 2 * TIMEOUT_S  # the error is a refusal, because a time-out takes longer
 
 
 async def test_a_worker_that_may_not_give_results_ends_and_hands_its_work_back(tmp_path: Path) -> None:

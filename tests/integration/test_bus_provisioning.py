@@ -1,7 +1,7 @@
-"""A refusal of JetStream is reported at once, in the broker's words; a permanent refusal ends the process.
+"""A refusal of JetStream is reported at once with the broker's text. A permanent refusal ends the process.
 
-Class of fault: an error that JetStream reports as its own failure (5xx) counts as an unavailable broker, so that a
-process waits for ever; and a JetStream of another domain, or a JetStream that demands a maximum size, cannot be used.
+Class of fault: an error that JetStream reports as its own failure (5xx) counts as an unavailable broker, so a process
+waits for ever. Another fault of this class is that a JetStream with a domain or a required maximum size is unusable.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from pointsman.bus.jetstream.request_reply import ApiUnavailableError
 from pointsman.errors import ConfigurationError
 from pointsman.settings import Settings
 
-SOON_S = 4.0  # the patience for a server that has just started is one second
+SOON_S = 4.0  # seconds; a refusal of a server that has just started is retried for one second
 ACCOUNTS = """
 accounts {
   PLAIN { users: [ { user: plain, password: pw } ] }
@@ -60,7 +60,7 @@ async def test_what_no_waiting_cures_is_a_configuration_error(
         with capture_logs() as lines:
             making = asyncio.create_task(bus.set_up())
             await until(lambda: lines)
-            assert not making.done()  # the first refusal is reported before the end
+            assert not making.done()  # the first refusal is logged while `set_up` still tries
 
             with pytest.raises(ConfigurationError) as caught:
                 await asyncio.wait_for(making, SOON_S)
@@ -143,7 +143,7 @@ async def test_every_stream_is_made_with_the_maximum_size(tmp_path: Path) -> Non
         await bus.close()
 
         other = await connect(settings(port, "bounded"), name="test", wait=TIMEOUT_S)
-        await other.set_up()  # streams that exist need no setting
+        await other.set_up()  # existing streams need no setting
         await other.close()
 
     assert {name: config["max_bytes"] for name, config in configs.items()} == {
@@ -191,7 +191,7 @@ async def test_a_namespace_without_a_bound_fits_a_process_with_one(own_broker: E
 
 @asynccontextmanager
 async def hub_and_leaf(folder: Path, *, leaf_jetstream: str = "domain: leaf") -> AsyncIterator[tuple[int, int]]:
-    """Yield the ports of a hub with JetStream and of a leaf node that is joined to the hub."""
+    """Yield the ports of a hub with JetStream and of a leaf node that is connected to the hub."""
     [port] = free_ports(1)
     join = f"leafnodes {{ remotes: [ {{ url: nats-leaf://127.0.0.1:{port} }} ] }}"
     async with (
@@ -329,7 +329,7 @@ async def test_doctor_names_what_keeps_services_from_starting(
 
 
 async def test_a_broker_of_ones_own_does_not_take_the_settings_of_another(tmp_path: Path) -> None:
-    """`demo` starts a server without TLS, login and domains, whatever the environment sets for another server."""
+    """`demo` starts a server without TLS, login and domains. It ignores settings for another server."""
     code, out, error = await command(
         "demo", folder=tmp_path, POINTSMAN_URL="tls://elsewhere.example", POINTSMAN_TLS_CA="no-such-file",
         POINTSMAN_CREDENTIALS="no-such-file", POINTSMAN_JETSTREAM_DOMAIN="hub", POINTSMAN_REPLICAS="3",

@@ -1,4 +1,4 @@
-"""A pull delivers at once after idling, is repeated after silence, and returns untaken messages."""
+"""A pull delivers at once after an idle time, is repeated if the broker is silent, and returns untaken messages."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ async def test_untaken_messages_are_handed_back(
     await bus.publish(f"{namespace}.handoff.writer.crew.w.t.2", b"", {})
     taken = {asyncio.create_task(idle.take(1)), asyncio.create_task(busy.take(1))}
     done, rest = await asyncio.wait(taken, timeout=TIMEOUT_S, return_when=asyncio.FIRST_COMPLETED)
-    assert len(done) == 1  # the idle one can begin again
+    assert len(done) == 1  # the idle consumer starts again with the returned message
     for task in rest:
         task.cancel()
     await other.close()

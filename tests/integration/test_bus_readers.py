@@ -1,4 +1,4 @@
-"""A reader deletes its consumers at the broker, and a refused reader raises the broker's error text."""
+"""A reader deletes its consumers at the broker. A refused reader raises an error with the broker's text."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def test_readers_leave_no_consumers_behind(bus: JetStreamBus, namespace: s
 
 
 def count_tries(bus: JetStreamBus, stream: str) -> list[str]:
-    """The delay grows with every try to create a consumer."""
+    """Count the tries to create a consumer, each with a longer delay."""
     tries: list[str] = []
     ask = bus.api
 
@@ -89,7 +89,7 @@ async def _never(stream: str) -> bool:
 async def test_a_follower_reads_a_stream_that_was_created_again(
     number: int, leader_reads: bool, bus: JetStreamBus, settings: Settings, namespace: str
 ) -> None:
-    """Create the stream again, with fewer messages than before, as many, or more."""
+    """Create the stream again, with fewer messages than before, the same number, or more."""
     reader = await connect(settings, name="reader", wait=TIMEOUT_S, leader_reads=leader_reads)
     await reader.set_up()
     following = reader.follow("log", [f"{namespace}.log.*.*"])

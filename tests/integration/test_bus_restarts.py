@@ -1,4 +1,4 @@
-"""During an outage nothing counts as done. After the outage all processes continue, even if the broker lost data."""
+"""No operation succeeds during an outage. After it all processes continue, even if the broker lost data."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from pointsman_schemas.card import AgentCard
 
 @pytest.fixture
 def info_logged(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Log lines of level `info`, which telemetry omits before its set-up."""
+    """Enable log lines of level `info`, which are disabled before the set-up of logging."""
     before = structlog.get_config()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger("info"))
-    for module in (connection, pull_consumer):  # a logger keeps the level at which it was used first: these are new
+    for module in (connection, pull_consumer):  # new loggers, because a logger keeps the level of its first use
         monkeypatch.setattr(module, "_log", structlog.get_logger(module.__name__))
     yield
     structlog.configure(**before)
@@ -103,7 +103,7 @@ async def test_a_publish_waits_for_a_broker_that_is_back_in_time(own_broker: Emb
 async def test_processes_continue_after_a_restart_with_an_empty_store(
     own_broker: EmbeddedBroker, tmp_path: Path
 ) -> None:
-    """No process starts again: the streams are created again, and lower sequences are still seen."""
+    """Processes are not restarted. Streams are created again, and readers accept the lower sequences."""
     settings = own_settings(own_broker, heartbeat=60.0)
     bus, agent = (
         await connect(settings, name="bus", wait=TIMEOUT_S),
@@ -129,7 +129,7 @@ async def test_processes_continue_after_a_restart_with_an_empty_store(
         await agent.publish("own.log.team.w", b"after", {})
         await agent.publish("own.handoff.writer.crew.w.t.1", b"work", {})
 
-        await until(lambda: _names(bus, {"old", "writer"}))  # the old ones for one time to live after the outage
+        await until(lambda: _names(bus, {"old", "writer"}))  # old cards stay for one time to live after the outage
         assert (await asyncio.wait_for(next_log, TIMEOUT_S)).body == b"after"
         assert [delivery.message.body for delivery in await asyncio.wait_for(taking, TIMEOUT_S)] == [b"work"]
         await following.aclose()  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""A service answers the requests of the tools of NATS in their format."""
+"""A service answers the requests of NATS tools in the format of NATS services."""
 
 from __future__ import annotations
 
@@ -54,7 +54,8 @@ async def test_a_service_answers_the_micro_protocol_until_it_is_left(
                        "num_errors": 1, "last_error": "boom", "processing_time": 4_000_000_000,
                        "average_processing_time": 800_000_000, "data": {"orphaned_handlers": 3}}],
     }  # fmt: skip
-    await bus.subjects("log", ">")  # a round trip: the broker has read the earlier messages of this connection
+    # A round trip, after which the broker has processed the earlier messages of this connection.
+    await bus.subjects("log", ">")
     with pytest.raises(nats.errors.NoRespondersError):
         await client.request(f"$SRV.PING.{namespace}", b"", timeout=TIMEOUT_S)
     await client.close()

@@ -1,7 +1,8 @@
 """A scheme with TLS requires TLS, and a TLS fault is reported as a TLS fault.
 
-Class of fault: `tls://`, `wss://` or a TLS setting is not enforced, so that a server without TLS, the first server or a
-server that the cluster names, gets the login unencrypted; and a certificate fault is reported as an unavailable broker.
+Class of fault: `tls://`, `wss://` or a TLS setting is not enforced, so a server without TLS gets the login unencrypted.
+This server can be the first one or an address that the cluster announces. Another fault of this class is that a wrong
+certificate is reported as an unavailable broker.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from pointsman.bus.jetstream.bus import JetStreamBus, connect
 from pointsman.errors import BusUnavailableError, ConfigurationError
 from pointsman.settings import Settings
 
-AT_ONCE = 2.0  # seconds; a fault that waiting cannot cure is reported long before the time-out of a connection
+AT_ONCE = 2.0  # seconds; a permanent fault must be reported long before the time-out of a connection
 
 
 @pytest.fixture
@@ -259,7 +260,7 @@ async def test_a_websocket_connects_over_a_private_ca(tmp_path: Path, authority:
 
 
 async def faulty(settings: Settings) -> str:
-    """Return the error of a connection that fails at once."""
+    """Return the error of a connection that must fail at once."""
     with pytest.raises(ConfigurationError) as refused:
         await asyncio.wait_for(connect(settings, name="test"), AT_ONCE)
     told = str(refused.value)
@@ -284,7 +285,8 @@ async def test_each_fault_of_the_servers_certificate_is_named(tmp_path: Path, au
             told = await faulty(Settings(url=f"tls://127.0.0.1:{port}", tls_ca=str(trusted)))
             assert f"TLS to 127.0.0.1:{port} fails: " in told
             assert expected in told
-            system = await faulty(Settings(url=f"nats://127.0.0.1:{port}"))  # the server asks for TLS
+            # Without `tls://`, TLS is used because the server requires it.
+            system = await faulty(Settings(url=f"nats://127.0.0.1:{port}"))
             assert f"TLS to 127.0.0.1:{port} fails: " in system
 
 

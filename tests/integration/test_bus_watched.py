@@ -1,4 +1,4 @@
-"""An observer of a bus sees each message and the place where the broker stored it."""
+"""An observer of a bus gets each message with its stream and sequence."""
 
 from __future__ import annotations
 

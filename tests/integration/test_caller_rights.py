@@ -1,4 +1,4 @@
-"""A caller submits, waits and cancels with the rights to its requests, its controls and the outcomes of its team."""
+"""A caller needs only rights to its requests, its controls and the outcomes of its team to submit, wait and cancel."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def start(url: str, *arguments: str, folder: Path, **environment: str) -> 
 
 @asynccontextmanager
 async def system(folder: Path) -> AsyncIterator[PermissionServer]:
-    """Run a team as `root`, on a server that also has the user `ada`, a caller."""
+    """Run a team as `root` on a server that also has the caller `ada`."""
     (folder / "crew.py").write_text(FILE)
     async with permission_server(folder, {"root": None, "ada": CALLER}) as server:
         root = await connect_bus(Settings(url=server.url("root"), namespace="own"), name="root", wait=TIMEOUT_S)
@@ -85,7 +85,7 @@ async def test_a_caller_submits_waits_and_cancels(tmp_path: Path) -> None:
     assert nothing is None
     assert cancelled.status == "cancelled"
     assert ended == cancelled
-    refused = server.violations("ada")  # logs and cards, which a caller can do without
+    refused = server.violations("ada")  # logs and cards, which a caller does not need
     assert all(SUBJECTS.log_stream in line or SUBJECTS.agents_bucket in line for line in refused)
 
 
@@ -100,7 +100,7 @@ async def test_the_command_submits_without_the_right_to_read_logs(tmp_path: Path
 
         answered = await submit("fast")
         sent = await submit("fast", "--no-wait")
-        waiting = await submit("slow", "--timeout", "5")  # hints are due after 3 seconds
+        waiting = await submit("slow", "--timeout", "5")  # hints are printed after 3 seconds
         refused = await until(lambda: server.violations("ada"))
 
     assert answered[0] == 0, answered

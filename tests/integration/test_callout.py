@@ -70,7 +70,7 @@ class Place:
 
 @asynccontextmanager
 async def running(folder: Path, issuer: Issuer) -> AsyncIterator[Place]:
-    """Run a server with a callout."""
+    """Run a server that authenticates with `pointsman callout`."""
     grants = GrantFolder.create(folder / "grants", account="APP", namespaces=["own"], jwt=False, callout=True)
     grants.add(Grant(GrantRole.SUPERVISOR, "boss", teams=("*",)))
     api_key, digest = new_api_key()
@@ -173,7 +173,7 @@ async def test_command_serves_until_a_signal(tmp_path: Path, issuer: Issuer) -> 
 
 
 def test_keys_and_users_of_one_name_are_refused(tmp_path: Path) -> None:
-    """Two users with the same name have the same inbox prefix, so each would receive the answers for the other."""
+    """Users with the same name have the same inbox prefix, so each would receive the other user's answers."""
     grants = GrantFolder.create(tmp_path / "grants", account="APP", namespaces=["own"], jwt=False, callout=True)
     key = '[[keys]]\nname = "shop"\nrole = "caller"\nteams = ["{team}"]\nsha256 = "{digest}"\n'
     same, other = key.format(team="a", digest="0" * 64), key.format(team="b", digest="1" * 64)

@@ -1,4 +1,4 @@
-"""The short form of `make chaos`: kills and faults lose nothing and repeat nothing."""
+"""The short form of `make chaos`. Kills and faults lose no work and repeat no work."""
 
 from __future__ import annotations
 

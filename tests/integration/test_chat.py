@@ -1,4 +1,4 @@
-"""`pointsman chat` in a real terminal: an answer is shown while it is written, and Ctrl-C cancels the turn alone."""
+"""`pointsman chat` in a real terminal shows an answer while it is written. Ctrl-C cancels only the turn."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ WAIT_S = 40.0  # the command starts as a process
 
 @dataclass(slots=True)
 class Terminal:
-    """A terminal with a command that runs in it."""
+    """A terminal in which a command runs."""
 
     keyboard: int
     process: asyncio.subprocess.Process

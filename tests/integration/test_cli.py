@@ -62,13 +62,13 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Shell:
-    """Runs `pointsman` commands in this test's namespace, one after the other: they share the process's output."""
+    """Runs `pointsman` commands in this test's namespace, one after another, because they share standard output."""
 
     settings: Settings
 
     async def __call__(self, *arguments: str, input: bytes = b"") -> Run:
         placed = [*arguments, "--url", self.settings.url, "--namespace", self.settings.namespace]
-        # A thread, because a command brings an event loop of its own.
+        # A thread, because a command starts its own event loop.
         result = await asyncio.to_thread(CliRunner().invoke, app, placed, input=input)
         if result.exception is not None and not isinstance(result.exception, SystemExit):
             raise result.exception

@@ -1,4 +1,4 @@
-"""On a real broker, processes with clocks that are an hour off, and are set while they run, observe every deadline."""
+"""On a real broker, processes meet every deadline, although their clocks are an hour wrong and jump while they run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PLAN = ({"id": "t1", "agent": "mends", "intent": "do it"}, {"id": "t2", "agent":
 
 
 class SetClock(SystemClock):
-    """A clock that is off. The monotonic clock is right."""
+    """A clock with a wrong wall time and a correct monotonic time."""
 
     def __init__(self, off: float) -> None:
         self.off = timedelta(seconds=off)
@@ -60,15 +60,17 @@ async def test_deadlines_backoff_and_heartbeats_are_as_long_as_they_are(settings
 
 
 async def played(settings: Settings, off: float) -> tuple[Outcome, bool]:
-    """Return the outcome of a workflow whose supervisor's clock is off by `off` seconds and its worker's by as many the
-    other way, and whether the agents' cards exist at its end."""
+    """Run a workflow with a supervisor's clock that is wrong by `off` seconds, and a worker's clock wrong by `-off`.
+
+    Return the outcome, and True if the agents' cards still exist.
+    """
     ours, theirs = SetClock(off), SetClock(-off)
     agents = [planner_of(*PLAN), mends, silent]
     on = settings.model_copy(update={"grace": 0.0})
     async with factory.team(TEAM, agents, on=on, supervisor_clock=ours, worker_clock=theirs) as client:
         workflow = await client.submit("crew", "hello")
         await until(lambda: client.bus.last("work", client.subjects.agent_handoffs("silent")))
-        ours.off, theirs.off = -ours.off, -theirs.off  # both are set while they run
+        ours.off, theirs.off = -ours.off, -theirs.off  # set both clocks while the processes run
         outcome = await workflow.outcome(40)
         there = {"planner", "mends", "silent"} <= {card.name for card in await client.operations.agents()}
     await remove_streams(settings)

@@ -1,4 +1,4 @@
-"""The shipped team on three nodes, from the configuration that docker-compose.yml mounts: any one may be killed."""
+"""The shipped team runs on three nodes with the configuration of docker-compose.yml, even if one node is killed."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def test_team_answers_without_and_after_the_stream_leader_node(tmp_path: P
 
 
 async def _placed(bus: JetStreamBus, stream: str) -> list[str]:
-    """Return the nodes of a stream, its leader first."""
+    """Return the nodes of a stream, with the leader first."""
     cluster = (await bus.api(f"STREAM.INFO.{stream}"))["cluster"]
     return [cluster["leader"], *(replica["name"] for replica in cluster["replicas"])]
 

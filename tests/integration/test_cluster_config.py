@@ -1,4 +1,4 @@
-"""The configuration that docker-compose.yml mounts makes a cluster that keeps acknowledged messages."""
+"""A cluster with the configuration of docker-compose.yml loses no acknowledged message."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from nats.js.client import JetStreamContext
 from nats.js.errors import Error as JetStreamError
 from support.cluster import NatsCluster
 
-_PATIENCE = 30.0  # seconds for an election or for catching up
+_PATIENCE = 30.0  # seconds for an election, or until a node has caught up
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ async def test_replicated_stream_survives_the_loss_of_a_node(
 
 async def _connect(cluster: NatsCluster) -> Client:
     async def ignore(_: Exception) -> None:
-        """The test stops a node."""
+        """Ignore errors, because the test stops a node."""
 
     return await nats.connect(cluster.urls, max_reconnect_attempts=-1, reconnect_time_wait=0.1, error_cb=ignore)
 
@@ -61,7 +61,7 @@ async def _read(js: JetStreamContext, sequence: int) -> bytes | None:
             try:
                 return (await js.get_msg("KEPT", seq=sequence)).data
             except (TimeoutError, JetStreamError, nats.errors.Error):
-                await asyncio.sleep(0.1)  # the election is on
+                await asyncio.sleep(0.1)  # the nodes elect a leader
 
 
 async def _publish(js: JetStreamContext, body: bytes) -> None:

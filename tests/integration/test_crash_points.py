@@ -26,15 +26,15 @@ REQUEST: dict[str, Any] = {
 """Three parallel tasks, and then two tasks in sequence."""
 
 PASSAGES = {"supervisor.committed": 3, "supervisor.sent": 6, "supervisor.emitted": 2, "worker.ran": 4}
-"""The number of the last passage of each point; 1 for other points. The supervisor sends the planner's handoff and the
-timer first, so the handoffs of the plan are the third to the sixth message."""
+"""The last tested passage of each point; 1 for other points. The supervisor first sends the planner's handoff and the
+timer, so the handoffs of the plan are the third to the sixth message."""
 
 
 async def crash(settings: Settings, folder: Path, point: str, number: int) -> Outcome:
-    """Return the outcome of `REQUEST` if a process dies at a passage of `point` and another process replaces it."""
+    """Crash a process at its passage `number` of `point`, replace it, and return the outcome of `REQUEST`."""
     part = point.partition(".")[0]
     name = f"{settings.namespace}-{point.replace('.', '-')}-{number}"
-    # A card outlives its worker by three heartbeats, so the plan is valid even while no worker runs.
+    # A long heartbeat: cards expire after three heartbeats, and must stay valid until the worker is replaced.
     own = settings.model_copy(update={"namespace": name, "ack_wait": 1.0, "heartbeat": 10.0})
     supervised = part == "worker"
     beside = factory.team(team if supervised else (), [] if supervised else [planner, synthesizer, worker], on=own)
@@ -54,7 +54,7 @@ async def crash(settings: Settings, folder: Path, point: str, number: int) -> Ou
 
 
 def seen(outcome: Outcome) -> tuple[Any, ...]:
-    """Return the caller's view, without times and ids."""
+    """Return the caller's view without times and ids."""
     tasks = [(task.task_id, task.agent, task.status, task.attempts) for task in outcome.tasks]
     return outcome.status, outcome.answer, outcome.gaps, tasks
 

@@ -1,4 +1,4 @@
-"""On a real broker, all supervisors of a team count the same usage of a day, also after a restart."""
+"""On a real broker, all supervisors of a team share the usage counts of a day, also after a restart."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The dashboard in a real Chromium, over a real broker: actions of a person, without an error of the browser."""
+"""A person uses the dashboard in a real Chromium with a real broker. The browser reports no error."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ TASKS: list[dict[str, Any]] = [
 
 
 class Crew:
-    """Return two agents: one waits for a signal, one fails until it is repaired."""
+    """Two agents. One waits for a signal, one fails until it is repaired."""
 
     def __init__(self, *, broken: bool = False) -> None:
         self.go = asyncio.Event()
@@ -67,7 +67,7 @@ class Crew:
 
 @asynccontextmanager
 async def dashboard(settings: Settings, *, port: int = 0, users: Users | None = None) -> AsyncIterator[str]:
-    """Serve the dashboard on a connection of its own and yield its address."""
+    """Serve the dashboard with its own connection and yield its address."""
     bus = await connect(settings, name="dashboard", wait=5.0)
     await bus.set_up()
     try:
@@ -170,7 +170,7 @@ async def test_slow_request_says_so_and_is_sent_once_however_often_it_is_pressed
         send = page.get_by_role("dialog").get_by_role("button", name=re.compile("^Send"))
         posted: list[str] = []
         page.on("request", lambda request: posted.append(request.method) if request.method == "POST" else None)
-        proxy.black_hole(upward=False)  # it is stored, and the answer does not come
+        proxy.black_hole(upward=False)  # the broker stores the request, but its answer does not arrive
         await send.press("Enter")
         await expect(send).to_have_text("Sending")
         await page.keyboard.press("Enter")
@@ -216,7 +216,7 @@ async def test_a_request_that_waits_for_its_team_is_seen_found_and_cancelled(
 
 
 async def bury(client: Client, count: int) -> None:
-    """So many dead letters, of no workflow."""
+    """Store `count` dead letters without a workflow."""
     for number in range(count):
         letter = DeadLetter(
             id=f"d{number}", origin="crew", cause=AttemptError(kind="undecodable", message=f"letter number {number}"),

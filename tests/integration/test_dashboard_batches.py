@@ -1,4 +1,4 @@
-"""Batches in a real browser: a file of requests, its progress, its problems, its results."""
+"""Batches in a real browser: upload a file of requests, and see its progress, problems and results."""
 
 from __future__ import annotations
 
@@ -89,11 +89,11 @@ async def test_a_file_is_run_paused_resumed_and_its_results_are_taken(browser: B
         lines = (await asyncio.to_thread(Path(await (await coming.value).path()).read_text)).splitlines()
         await choose(page, file)
         await page.get_by_role("button", name="Start").click()
-        await expect(page.locator(".batch")).to_have_count(1)  # it is the same batch
+        await expect(page.locator(".batch")).to_have_count(1)  # the same file is the same batch
 
     found = {one["row"]: one["status"] for one in map(json.loads, lines)}
     assert found == {1: "completed", 2: "failed", 3: "completed", 4: "completed"}
-    assert sorted(asked) == ["a", "b", "bad", "slow"]  # no row twice
+    assert sorted(asked) == ["a", "b", "bad", "slow"]  # no row is repeated
 
 
 async def test_a_batch_goes_on_in_another_dashboard_and_no_row_is_done_twice() -> None:

@@ -1,4 +1,4 @@
-"""Conversations in a real browser: a chat with a team, its work, its text, its questions and its files."""
+"""A conversation with a team in a real browser shows its tasks, text, questions and files."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def bus_of(settings: Settings) -> AsyncIterator[Bus]:
 
 
 async def write(bus: Bus, client: Client, context: Context, agent: str, text: str) -> None:
-    """Send a piece of text like a model, while the attempt runs."""
+    """Stream a piece of text while the attempt runs, as a model does."""
     delta = Delta(
         workflow_id=context.workflow_id, task_id=context.task_id, attempt=context.attempt, agent=agent, text=text
     )
@@ -204,7 +204,7 @@ async def test_a_turn_that_no_supervisor_has_taken_is_shown_and_survives_a_reloa
 
 
 async def test_a_late_answer_to_a_sent_turn_changes_neither_its_status_nor_the_next_text(browser: Browser) -> None:
-    """The record of the turn comes before the answer of the server that took it."""
+    """The event for the turn arrives before the response to its POST."""
     hold, told = asyncio.Event(), asyncio.Event()
 
     @agent(name="a", description="Holds")

@@ -109,7 +109,7 @@ async def test_plan_of_500_tasks_is_drawn_whole_in_a_stable_order(browser: Brows
                 backwards.append(dispatched(name, "fitter", 3))
             backwards.append(succeeded(name, "fitter", 3, 4))
         await store(bus, *backwards, number=3)
-        # Not `expect`: while `expect` waits, it builds the text for a screen reader, which takes 20 s for 1,000 events.
+        # Not `expect`, because it builds the accessibility text while it waits, which takes 20 s for 1,000 events.
         await page.get_by_text("500 of 500 tasks done").wait_for()
         then = await page.locator(".node").evaluate_all(order)
         kept = await page.locator(".node[data-task=t499].good").evaluate("node => node.kept")
@@ -117,8 +117,8 @@ async def test_plan_of_500_tasks_is_drawn_whole_in_a_stable_order(browser: Brows
         lines = await page.locator(".event").count()
 
     assert first == then == ["plan-1", *names]
-    assert touched == ["t499"], "one of 500 tasks began, and the others are not drawn again"
-    assert kept, "the graph was not built again"
+    assert touched == ["t499"], "one of 500 tasks started, but other tasks were also drawn again"
+    assert kept, "the graph was built again"
     assert (lanes, lines) == (501, 1005)
 
 
@@ -164,7 +164,7 @@ async def test_workflow_links_to_the_workflows_of_its_teams(browser: Browser) ->
 
 
 def plans() -> Iterator[dict[str, list[str]]]:
-    """Return the dependencies of each task: a chain with short cuts, a parallel column, and random ones."""
+    """Return plans with the dependencies of each task: a chain with short cuts, a parallel column, and random plans."""
     yield {f"t{n}": [f"t{at}" for at in range(n)] for n in range(6)}
     yield {"first": [], **{f"m{n}": ["first"] for n in range(40)}, "last": [f"m{n}" for n in range(40)] + ["first"]}
     draw = Random(1)
@@ -196,7 +196,7 @@ async def test_edges_of_a_plan_of_500_tasks_stay_short(browser: Browser) -> None
         ]
 
     assert lines == 499 + 498 + 497
-    assert many < 12 * few, "not as the square of the tasks"
+    assert many < 12 * few, f"{few} for 50 tasks, but {many} for 500; expected linear growth"
 
 
 async def test_task_is_pale_until_a_worker_has_begun_it(browser: Browser) -> None:
@@ -300,7 +300,7 @@ async def test_agent_health_is_unknown_while_the_broker_or_the_dashboard_is_away
 
     assert away == ["Not known", *sums]
     assert sums == 3 * ["\u2013"]
-    assert tokens == "120", "what the log told stays"
+    assert tokens == "120", "values from the log must stay visible during an outage"
 
 
 async def test_long_names_and_short_runs_fit_a_phone(
@@ -346,5 +346,5 @@ async def test_long_names_and_short_runs_fit_a_phone(
 
     assert (wide, waiting) == (390, 390)
     assert hidden == [0, 0]
-    assert heights[0] == heights[1], "what is above all pages does not jump when the broker is away"
+    assert heights[0] == heights[1], "the page header changed its height during the outage"
     assert scale == ["0", "200 ms", "400 ms"]

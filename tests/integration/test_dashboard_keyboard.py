@@ -36,7 +36,7 @@ FOCUSED = """() => {
 
 
 async def focused(page: Page) -> tuple[str, str, bool]:
-    """Return the focused element: its name, its tag, and whether it is visible."""
+    """Return the name and the tag of the focused element, and True if it is visible."""
     name, element, seen = await page.evaluate(FOCUSED)
     return name, element, seen
 
@@ -49,7 +49,7 @@ async def tab_to(page: Page, name: str) -> None:
         assert seen, f"the focus on {element} {here!r} cannot be seen"
         if here == name:
             return
-    pytest.fail(f"Tab does not lead to {name!r}")
+    pytest.fail(f"Tab never reaches {name!r}")
 
 
 async def tab_stops(page: Page) -> list[str]:
@@ -59,13 +59,13 @@ async def tab_stops(page: Page) -> list[str]:
     for _ in range(80):
         await page.keyboard.press("Tab")
         here, element, seen = await focused(page)
-        if element == "BODY":  # the end of the page
+        if element == "BODY":  # after the last element
             return stops
-        if stops[-1:] == [here]:  # a field for a time has several stops
+        if stops[-1:] == [here]:  # a time field has several stops
             continue
         assert seen, f"the focus on {element} {here!r} cannot be seen"
         stops.append(here)
-    pytest.fail(f"Tab does not leave the page: {stops[-3:]}")
+    pytest.fail(f"Tab does not reach the end of the page; last stops: {stops[-3:]}")
 
 
 async def test_tab_passes_the_newer_pages_in_the_order_of_their_content(browser: Browser) -> None:
@@ -117,7 +117,7 @@ async def test_tab_passes_the_newer_pages_in_the_order_of_their_content(browser:
         "/threads": ["Search request, team or caller", "Team", "New conversation", "Collect invoices"],
         f"/threads/crew/{client.user}/t-1": [
             "← Conversations", "t-1", ANY, "Cancel this turn", ANY, *asked, "Message to crew", "Attach files", "Send",
-        ],  # ANY: the time and the progress
+        ],  # ANY replaces the time and the progress
         "/questions": [workflow.id, *asked],
         "/batches": ["Team", "File", "Columns", "At a time", "Start"],
         "/schedules": [
@@ -205,7 +205,7 @@ async def test_focus_moves_to_the_next_dead_letter_after_a_keyboard_action(
 
 
 async def test_a_button_asks_again_right_after_its_question_was_answered_with_no(browser: Browser) -> None:
-    """The second press comes before the browser reports that the dialog has closed."""
+    """The button is pressed again before the browser reports that the dialog has closed."""
     press_twice = """async () => {
         document.querySelector("dialog button").click();
         for (let turn = 0; turn < 20; turn++) await null;
@@ -248,7 +248,7 @@ async def test_an_approval_is_changed_and_given_by_keyboard_while_others_are_ans
 
         await page.goto("/questions")
         await expect(page.locator(".letter")).to_have_count(2)
-        await expect(page.locator(".letter").first).to_contain_text("m ")  # a time is left, in minutes and seconds
+        await expect(page.locator(".letter").first).to_contain_text("m ")  # the remaining time, in minutes and seconds
         await tab_to(page, f"Approve {first}")
         await tab_to(page, "Input")
         await page.keyboard.press("Control+a")

@@ -1,4 +1,4 @@
-"""Messages to a running workflow in a real browser: sent from its page, and shown there."""
+"""In a real browser, the page of a running workflow sends messages to the workflow and shows them."""
 
 from __future__ import annotations
 

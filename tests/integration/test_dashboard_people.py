@@ -1,4 +1,4 @@
-"""Pages as a person reads them: resume, agents with their teams, a mistyped team, a wrong address, a phone."""
+"""Pages for people: resume, agents with their teams, a mistyped team, a wrong address, and a small screen."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ async def test_failed_workflow_is_resumed_by_its_button(browser: Browser) -> Non
 
 async def test_agents_page_shows_teams_versions_and_owners(browser: Browser) -> None:
     bus, long_ago = MemoryBus(), datetime.now(UTC) - timedelta(hours=1)
-    await store(bus, *completed())  # with a tester that has stopped
+    await store(bus, *completed())  # this log has a tester that no longer runs
     for number, digest in enumerate(("1" * 16, "2" * 16)):
         card = AgentCard(
             name="shop--fitter", owner="shop", description="fits", instance=f"i{number}", digest=digest,
@@ -80,7 +80,7 @@ async def test_agents_page_shows_teams_versions_and_owners(browser: Browser) -> 
 async def test_mistyped_team_is_refused_with_the_one_that_is_meant(browser: Browser) -> None:
     bus = MemoryBus()
     await bus.registry.announce(team_card(Team(name="billing"), START, "s1"))
-    # The browser complains of the refusal.
+    # The browser logs the refusal as an error.
     async with served(Client(bus)) as address, page_of(browser, address, complains="422") as page:
         await page.goto("/")
         await wait_for_text(page, "No workflows yet.").to_be_visible()
@@ -116,7 +116,7 @@ async def test_event_streams_are_not_buffered_by_a_proxy() -> None:
 
 
 async def overflow(page: Page) -> int:
-    """Return the pixels by which the page is wider than the screen."""
+    """Return the number of pixels by which the page is wider than the screen."""
     wide: int = await page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
     return wide
 
@@ -179,7 +179,7 @@ async def test_time_of_a_running_task_goes_on_in_the_plan(browser: Browser) -> N
         shown = page.locator(".node.running .more")
         first = await shown.text_content()
 
-        await expect(shown).not_to_have_text(first or "")  # no event arrives meanwhile
+        await expect(shown).not_to_have_text(first or "")  # although no event arrives
 
         assert first is not None
         assert first.startswith("t1 · ")

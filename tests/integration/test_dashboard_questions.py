@@ -1,4 +1,4 @@
-"""Questions in a real browser: the form follows the JSON Schema of the answer."""
+"""In a real browser, the form of a question follows the JSON Schema of the answer."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ async def test_form_of_a_question_follows_its_schema(browser: Browser) -> None:
         answer = page.get_by_role("button", name="Answer")
         await answer.click()
         amount = page.get_by_label("Amount")
-        await expect(amount).to_be_focused()  # the browser asks for it
+        await expect(amount).to_be_focused()  # the browser marks the missing field
         await amount.fill("12.5")
         await page.get_by_label("Urgent").check()
         await page.get_by_label("Day").fill("2026-12-24")

@@ -1,4 +1,4 @@
-"""Schedules in a real browser: created by a form, run, paused, and deleted, with their runs."""
+"""Schedules in a real browser: create one with a form, run it, pause it, delete it, and see its runs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def test_a_schedule_is_created_run_paused_resumed_and_deleted(browser: Bro
         served(client) as address,
         page_of(browser, address, complains="422", viewport=view, timezone_id="Europe/Oslo") as page,
     ):
-        page.on("filechooser", lambda chooser: None)  # the browser hands over only the choosers that open after this
+        page.on("filechooser", lambda chooser: None)  # the test gets only choosers that open after this call
         await page.goto("/schedules")
         await wait_for_text(page, "No schedules yet.").to_be_visible()
         await page.get_by_text("New schedule").click()
@@ -44,7 +44,7 @@ async def test_a_schedule_is_created_run_paused_resumed_and_deleted(browser: Bro
         await times.fill("0 25 * * *")
         await page.get_by_role("button", name="Create").click()
         await expect(page.get_by_role("alert")).to_contain_text("bad hour")
-        await form.get_by_label("Team").fill("desk")  # the files are uploaded again for the final team
+        await form.get_by_label("Team").fill("desk")  # after a change of the team, the files are uploaded again
         await attach(page, tmp_path / "rates.csv", tmp_path / "notes.txt")
         attached = form.get_by_role("list", name="Attached files")
         await expect(attached.get_by_role("listitem")).to_have_count(2)
@@ -87,7 +87,7 @@ async def test_a_schedule_is_created_run_paused_resumed_and_deleted(browser: Bro
 
 
 async def attach(page: Page, *paths: Path) -> None:
-    """Attach files by the keyboard."""
+    """Attach files with the keyboard."""
     for path in paths:
         path.write_text("a,b\n1,2\n")
     await page.get_by_role("button", name="Attach files").focus()

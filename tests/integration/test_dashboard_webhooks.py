@@ -1,4 +1,4 @@
-"""Webhooks in a real browser: endpoints are made and changed, and deliveries are listed and sent again."""
+"""Webhooks in a real browser: create and change endpoints, list deliveries and send them again."""
 
 from __future__ import annotations
 

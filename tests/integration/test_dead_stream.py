@@ -1,4 +1,4 @@
-"""A full or deleted dead-letter stream loses no event: an event without a dead letter is not acknowledged."""
+"""A full or deleted dead-letter stream loses no event, because an event is acknowledged only after its dead letter."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from pointsman.settings import Settings
 pytestmark = pytest.mark.timeout(60)
 
 CREW: list[Agent] = [planner, synthesizer, worker]
-LETTERS = 4  # of a request, a task, a control and a handoff
+LETTERS = 4  # one of a request, a task, a control and a handoff
 DURABLES: Sequence[tuple[str, StreamKind]] = (
     ("request-crew", "requests"),
     ("control-crew", "controls"),
@@ -53,7 +53,7 @@ async def fill(bus: JetStreamBus, client: Client, kind: str) -> None:
 
 
 async def send_unprocessable_events(client: Client, mended: Path) -> tuple[Workflow, Workflow, Workflow]:
-    """Publish a request and a task that fail, a running workflow with an unreadable control, and an unreadable
+    """Publish a failing request, a failing task, an unreadable control of a running workflow, and an unreadable
     handoff."""
     bus, subjects = client.bus, client.subjects
     request = await client.workflow_from_sequence(
@@ -99,7 +99,7 @@ async def all_letters(client: Client) -> Sequence[DeadLetterEntry]:
 async def check_replays(client: Client, request: Workflow, task: Workflow, open_ended: Workflow, mended: Path) -> None:
     """Check that each letter exists once and that letters of workflows can be replayed."""
     letters = await until(lambda: all_letters(client))
-    # The one handoff in progress belongs to the workflow that waits for the repair.
+    # The only unsettled handoff belongs to the workflow that waits for the repair.
     await until(lambda: settled(client))
     by_subject = {letter.content.subject.split(".")[1]: letter for letter in await letters_of(client)}
     kept = sorted((letter.content.workflow_id, letter.content.subject.split(".")[1]) for letter in letters)

@@ -1,4 +1,4 @@
-"""The demo, as a person starts it: seven processes, one command, no key."""
+"""One command runs the demo with seven processes and without a key, as people start it."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from urllib.request import urlopen
 import pytest
 from support.providers import Answer, Call, FakeProvider
 
-pytestmark = pytest.mark.timeout(150)  # each starts seven interpreters, on a machine that may be busy
+pytestmark = pytest.mark.timeout(150)  # each test starts seven interpreters, and the machine may be busy
 
 _OFFLINE = {"POINTSMAN_MODEL": "offline", "OPENAI_API_KEY": "", "ANTHROPIC_API_KEY": ""}
 
 
 @asynccontextmanager
 async def pointsman(*arguments: str, **environment: str) -> AsyncIterator[asyncio.subprocess.Process]:
-    """Start the command as a process of its own that ends with the test."""
+    """Start the command as a process that ends with the test."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "pointsman", *arguments, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
         env={**os.environ, **_OFFLINE, **environment},
@@ -59,14 +59,14 @@ async def test_three_agents_answer_the_sample_request_side_by_side_in_one_trace(
         ("billing", "succeeded"), ("technical", "succeeded"), ("account", "succeeded"),
     }  # fmt: skip
     assert max(node["started_at"] for node in tasks) < min(node["ended_at"] for node in tasks), (
-        "they ran at the same time"
+        "the tasks did not run at the same time"
     )
     assert all(any(call["kind"] == "tool" for call in node["children"][0]["children"]) for node in tasks)
     assert trace["trace_id"] == outcome["trace_id"]
 
 
 def key_of(name: str, provider: FakeProvider) -> dict[str, str]:
-    """Return the environment of a user with a key of the provider `name`."""
+    """Return the environment of a user with a key for the provider `name`."""
     place = {"OPENAI_BASE_URL": provider.openai_url, "ANTHROPIC_BASE_URL": provider.url}
     return {f"{name.upper()}_API_KEY": "sk-test-key", "POINTSMAN_MODEL": "", **place}
 
@@ -89,12 +89,12 @@ async def test_with_a_key_it_runs_on_that_provider() -> None:
     outcome = outcome_of(lines)
     assert (code, outcome["answer"]) == (0, "You were charged twice.")
     assert outcome["usage"]["calls"] == 4  # planner, billing before and after its tool, synthesizer
-    assert "ch-5003" in json.dumps(asked_twice[1].body), "the tool's real result went back to the model"
+    assert "ch-5003" in json.dumps(asked_twice[1].body), "the model did not get the tool's real result"
     assert {call.path for call in calls} == {"/v1/chat/completions"}
 
 
 async def test_unservable_request_is_answered_with_a_reason() -> None:
-    """Run with a key of the other provider, whose model must find the plan."""
+    """Run with a key for the other provider, whose model answers that no plan is possible."""
     async with FakeProvider.saying() as provider:
         provider.when("You plan for a team", Answer(data={"tasks": [], "cannot": "no agent here can help"}))
         code, lines = await demo("Which mountain is the highest on Mars?", **key_of("anthropic", provider))
@@ -108,7 +108,7 @@ async def test_unservable_request_is_answered_with_a_reason() -> None:
 
 
 async def test_demo_ends_with_the_output_of_a_child_that_cannot_start(tmp_path: Path) -> None:
-    async with pointsman("demo", "--dir", str(tmp_path), POINTSMAN_MODEL="openai:any") as process:  # without its key
+    async with pointsman("demo", "--dir", str(tmp_path), POINTSMAN_MODEL="openai:any") as process:  # the key is missing
         _, err = await process.communicate()
 
     assert process.returncode == 1
@@ -129,7 +129,7 @@ async def test_interrupted_demo_leaves_no_process(tmp_path: Path, number: signal
     await gone(tmp_path)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the broker outlives a killed parent")
+@pytest.mark.skipif(sys.platform != "linux", reason="only on Linux the broker ends with a killed parent")
 async def test_killed_demo_leaves_no_process(tmp_path: Path) -> None:
     async with pointsman("demo", "--dir", str(tmp_path)) as process:
         await appears(tmp_path / "account.log")
@@ -139,7 +139,7 @@ async def test_killed_demo_leaves_no_process(tmp_path: Path) -> None:
     await gone(tmp_path)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="finds the process to crash in /proc")
+@pytest.mark.skipif(sys.platform != "linux", reason="the test needs /proc to find the process to crash")
 async def test_up_answers_and_restarts_a_crashed_process(tmp_path: Path) -> None:
     async with pointsman("up", "--json", "--port", "0", "--dir", str(tmp_path)) as process:
         assert process.stdout is not None
@@ -182,7 +182,7 @@ async def appears(path: Path) -> None:
 
 
 async def gone(directory: Path) -> None:
-    """No process has a file in `directory` open: the broker and the children log there."""
+    """Wait until no process has a file in `directory` open. The broker and the children write their logs there."""
     async with asyncio.timeout(20):
         while processes(directory):
             await asyncio.sleep(0.05)
@@ -194,7 +194,7 @@ def processes(directory: Path) -> list[int]:
     for process in Path("/proc").glob("[0-9]*"):
         try:
             target = os.readlink(process / "fd" / "2")
-        except OSError:  # it ended, or belongs to another user
+        except OSError:  # the process has ended, or belongs to another user
             continue
         if target.startswith(str(directory)):
             found.append(int(process.name))

@@ -1,6 +1,6 @@
-"""The readers of the README and of the guide take any outcome, also an outcome in the object store.
+"""The example readers in the README and the guide read every outcome, also an outcome in the object store.
 
-The class of fault: a reader of another language that works for small bodies, and ends at the first large body.
+Class of fault: a reader in another language works for small bodies, but fails at the first large body.
 """
 
 from __future__ import annotations

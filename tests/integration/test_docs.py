@@ -1,9 +1,9 @@
-"""Every code block of the README and of the pages about questions, schedules and threads runs, against one system.
+"""Every code block of the README and of the pages about questions, schedules and threads runs with one system.
 
-A Python block is saved under the name in its first line and run, unless something else runs it. A shell block is run
-line by line; a line that ends in `&` continues in the background, and the block itself waits for anything that it
-needs. Blocks that build an environment are checked and not run: `make` targets must exist, and `pip` must install an
-extra of this project. The plain `pointsman demo` is not run either; `test_demo` runs it.
+A Python block is saved under the name in its first line. It is run if no other block runs it. A shell block is run
+line by line, and a line that ends with `&` runs in the background. A block waits itself for the things that it needs.
+Commands that build an environment are only checked: `make` targets must exist, and `pip` must install extras of this
+project. `pointsman demo` is not run here, because `test_demo` runs it.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ BLOCKS = blocks_of(README)
 
 @pytest.fixture
 async def settings(tmp_path: Path) -> AsyncIterator[Settings]:
-    """Yield settings of a broker with the default namespace, for this test alone."""
+    """Yield settings of a broker that only this test uses, with the default namespace."""
     async with EmbeddedBroker(tmp_path / "broker") as broker:
         yield Settings(url=broker.url)
 
 
 @pytest.fixture
 async def client(settings: Settings, tmp_path: Path) -> AsyncIterator[Client]:
-    """Yield a client of a system as `pointsman up` starts it, with the agents in one process."""
+    """Run a system like `pointsman up`, with all agents in one process, and yield a client."""
     workers = [f"pointsman_agents.{role}" for role in ("planner", "synthesizer")]
     workers += [f"pointsman_agents.customer_service.{name}" for name in ("billing", "technical", "account")]
     commands = ("supervisor pointsman_agents.customer_service", f"worker {' '.join(workers)}")
@@ -109,7 +109,7 @@ async def test_every_block_of_the_readme_runs(client: Client, settings: Settings
                 (tmp_path / name).write_text(body)
                 await run_python(name, BLOCKS, tmp_path, settings)
             else:
-                assert language == "sh", f"no test runs a block of {language}"
+                assert language == "sh", f"blocks in {language} are not supported, so this block is not tested"
                 for line in body.splitlines():
                     if line.endswith("&"):
                         started.append(await background(line[:-1], tmp_path, settings))
@@ -165,7 +165,7 @@ async def test_the_blocks_of_the_questions_run_where_something_waits_for_each_an
         for line in commands.splitlines():
             waiting = await client.operations.questions()
             await run(re.sub(r"\bID\b", waiting[0].id if waiting else "", line), tmp_path, settings)
-        await until(client.operations.questions)  # the transfer asks for the time, too
+        await until(client.operations.questions)  # the transfer also asks a question, for the time
         (last,) = await client.operations.questions()
         await client.operations.answer(last.id, "today")
         outcomes = [await workflow.outcome(30) for workflow in workflows]
@@ -240,7 +240,7 @@ async def test_the_blocks_of_the_schedules_run(client: Client, settings: Setting
 
 
 def test_no_document_has_a_block_that_no_test_runs() -> None:
-    """The tests of the guide, the runbook, the gateway, webhooks, security and the strategies run the other blocks."""
+    """Other tests run the blocks of the guide, the runbook, the gateway, webhooks, security and the strategies."""
     documents = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")]
     texts = {str(path.relative_to(ROOT)): path.read_text() for path in documents}
 
@@ -259,7 +259,7 @@ def test_no_document_has_a_block_that_no_test_runs() -> None:
         "docs/gateway.md": {"sh", "python", "toml"},
         "docs/guide.md": {"sh", "python", "yaml"},
         "docs/runbook.md": {"sh"},
-        "docs/schedules.md": {"sh", "python"},  # the test in it is run by `test_team`
+        "docs/schedules.md": {"sh", "python"},  # `test_team` runs the test in this page
         "docs/security.md": {"sh", "conf", "toml"},
         "docs/state-machine.md": {"mermaid"},  # generated
         "docs/strategies.md": {"python"},

@@ -1,4 +1,4 @@
-"""The embedded broker reports a failed start and ends with its process."""
+"""The embedded broker reports a failed start and ends with the process that started it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def test_a_missing_server_names_the_extra(tmp_path: Path, monkeypatch: pyt
         await EmbeddedBroker().start()
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a child of its parent's death")
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux can signal a child when its parent dies")
 async def test_the_broker_ends_when_its_parent_is_killed() -> None:
     parent = await asyncio.create_subprocess_exec(sys.executable, "-c", _PARENT, stdout=subprocess.PIPE)
     assert parent.stdout is not None

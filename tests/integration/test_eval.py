@@ -1,4 +1,4 @@
-"""`pointsman eval` starts its target, prints the scores and sets the exit code by the threshold."""
+"""`pointsman eval` starts its target, prints the scores and compares them with the threshold for its exit code."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(120)
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def system(broker: EmbeddedBroker, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[System]:
-    """Yield a supervisor and a worker, each a process."""
+    """Yield a system with a supervisor process and a worker process."""
     folder = tmp_path_factory.mktemp("failures")
     settings = Settings(url=broker.url, namespace=f"t{secrets.token_hex(4)}", ack_wait=2.0, max_body=1_048_576)
     async with System(folder, settings, CREW_JOURNAL=str(folder / "journal")) as system:
@@ -48,7 +48,7 @@ def headers_of(name: str, event_type: str) -> dict[str, str]:
 
 
 async def letters_of(system: System, workflow: str, *, count: int = 1) -> list[DeadLetter]:
-    """Return the dead letters of a workflow, once `count` of them exist."""
+    """Wait until a workflow has `count` dead letters, and return them."""
     bus, subject = system.client.bus, system.client.subjects.dead_letters_for(workflow=workflow)
 
     async def look() -> list[DeadLetter]:
@@ -64,7 +64,7 @@ async def endings(system: System, workflow: str) -> int:
 
 @dataclass(frozen=True)
 class Bad:
-    """Something that cannot be processed: its body, the event type in its headers, and the kind of cause expected."""
+    """A message that cannot be processed: its body, the event type in its headers, and the expected kind of cause."""
 
     body: bytes
     kind: str
@@ -263,6 +263,6 @@ async def _has_ended(system: System, workflow: str, task: str) -> bool:
 
 
 async def _publish(system: System, subject: str, body: bytes, headers: dict[str, str]) -> str:
-    """Publish as a foreign client would; the id of the workflow the request becomes."""
+    """Publish a request as a foreign client does. Return the id of its workflow."""
     kept = {key: value for key, value in headers.items() if key != "Nats-Msg-Id"}
     return (await system.client.workflow_from_sequence(await system.client.bus.publish(subject, body, kept))).id

@@ -1,4 +1,4 @@
-"""On a real broker, a team at a hundred times the load leaves another team its share of an agent that both use."""
+"""On a real broker, a team with a hundred times the load does not take another team's share of a common agent."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pointsman_schemas.team import Limits, Pipeline, Stage, Team
 
 WORK_S = 0.15
 SLOTS = 4
-QUEUED = 100  # handoffs of the big team at a time; alone in one queue, a newcomer waits 25 times as long as it works
+QUEUED = 100  # queued handoffs of the big team; in a shared queue, a new handoff would wait 25 times its own work
 MAX_RATIO = 2.0
 
 
@@ -40,7 +40,7 @@ def team(name: str) -> Team:
 
 
 async def p95(client: RunningTeam, samples: int = 20) -> float:
-    """Return the 95th percentile of the time of a workflow of the small team, one after another, in seconds."""
+    """Run workflows of the small team one after another. Return the 95th percentile of their times in seconds."""
     found: list[float] = []
     for _ in range(samples):
         began = monotonic()
@@ -51,7 +51,7 @@ async def p95(client: RunningTeam, samples: int = 20) -> float:
 
 
 async def load(client: RunningTeam) -> None:
-    """Keep one more workflow of the big team in work, until cancelled."""
+    """Keep one workflow of the big team running until this task is cancelled."""
     while True:
         await (await client.submit("big", "hello")).outcome(60)
 
@@ -59,11 +59,11 @@ async def load(client: RunningTeam) -> None:
 @sized
 @pytest.mark.skipif(
     os.environ.get("POINTSMAN_CASES") != "reported",
-    reason="`make cases` measures times; tests/simulation/test_fair_shares.py does in simulated time",
+    reason="only `make cases` measures real times; tests/simulation/test_fair_shares.py measures simulated times",
 )
 @pytest.mark.timeout(300)
 async def test_busy_team_does_not_double_the_p95_of_another(bus: JetStreamBus, settings: Settings) -> None:
-    """Measure the ratio up to three times: another process of the machine may take the CPU meanwhile."""
+    """Measure the ratio up to three times, because another process may use the CPU during a measurement."""
     settings = settings.model_copy(update={"heartbeat": 5.0, "ack_wait": 20.0})
     agents = [TeamAgent(clerk, "big"), TeamAgent(clerk, "small")]
     ratios: list[float] = []

@@ -1,4 +1,4 @@
-"""Files from a caller to agents and back: on a real broker, with a measured bound of memory for 100 MB."""
+"""Files go from a caller to agents and back on a real broker. The memory for a file of 100 MB is measured."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ROOT = Path(__file__).parents[2]
 _MIB = 1024 * 1024
 _FILE_BYTES = 100 * _MIB
 _MAX_GROWTH_KIB = 48 * 1024
-"""Bound of the memory that a file of 100 MiB may need more than a file of 1 MiB."""
+"""Limit of the additional memory for a file of 100 MiB, compared with a file of 1 MiB."""
 
 _TEAM_FILE = """
 from pointsman import Context, Limits, Pipeline, Stage, Team, agent
@@ -98,7 +98,8 @@ async def test_files_travel_from_the_command_line_to_agents_and_back(
     ]
     assert saved.stdout.splitlines() == [str(tmp_path / "out" / name) for name in ("invoice.txt", "page.txt")]
     assert (tmp_path / "out" / "page.txt").read_text() == "page of 200 EUR"
-    assert "200 EUR" not in shown.stdout.replace("booked: page of 200 EUR", "")  # references, and no contents
+    # The output has references but no contents.
+    assert "200 EUR" not in shown.stdout.replace("booked: page of 200 EUR", "")
     assert download.body == b"page of 200 EUR"
     assert download.headers["content-disposition"] == "attachment; filename*=UTF-8''page.txt"
     assert download.headers["x-content-type-options"] == "nosniff"
@@ -120,7 +121,7 @@ async def test_retention_removes_a_file_with_the_messages_that_refer_to_it(
         objects = await bus.subjects("artifacts", client.subjects.objects)
         last = await bus.last("artifacts", objects[0])
         assert last is not None
-        await bus.trim("artifacts", ">", last.sequence)  # as retention does
+        await bus.trim("artifacts", ">", last.sequence)  # like retention
         with pytest.raises(BodyLostError, match="is not in the object store"):
             await anext(client.read_file(found.file))
 
@@ -155,7 +156,7 @@ async def test_a_hundred_megabytes_are_not_held_in_memory(settings: Settings, tm
 
 
 async def _peaks(settings: Settings, folder: Path, size: int) -> dict[str, int]:
-    """Submit a file of `size` bytes, which an agent copies, save both, and return the peak of each process in KiB."""
+    """Submit a file of `size` bytes, which an agent copies, and save both. Return each process's peak in KiB."""
     given, out = folder / f"{size}" / "data.bin", folder / f"{size}" / "out"
     digest = await asyncio.to_thread(_write, given, size)
 

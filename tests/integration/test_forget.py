@@ -1,4 +1,4 @@
-"""A forgotten workflow leaves no message in any stream except for the record of the deletion."""
+"""After a workflow is forgotten, the streams have no message about it except the record of the deletion."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ STREAMS = ("REQUESTS", "CONTROLS", "RESULTS", "WORK", "LOG", "DEAD", "DELIVERIES
 
 
 async def traces_of(settings: Settings, *words: str) -> list[str]:
-    """Return the subjects of all messages and objects of the namespace that hold one of the words."""
+    """Return the subjects of all messages and objects of the namespace that contain one of the words."""
     connection = await nats.connect(settings.url)
     found = []
     try:
@@ -46,8 +46,8 @@ async def traces_of(settings: Settings, *words: str) -> list[str]:
 
 
 async def test_nothing_but_the_record_is_left_of_a_forgotten_workflow(settings: Settings) -> None:
-    """The workflow has a large request, a step, an event, a dead letter, a failed task, a webhook and a neighbour that
-    stays."""
+    """The workflow has a large request, a step, an event, a dead letter, a failed task and a webhook. Another workflow
+    must stay."""
 
     @agent(name="b", description="Fails")
     async def fail(request: str) -> str:
@@ -120,7 +120,7 @@ async def test_a_running_workflow_is_not_forgotten(settings: Settings) -> None:
 
 
 async def test_a_request_is_not_started_again_by_the_end_of_its_log(settings: Settings, bus: JetStreamBus) -> None:
-    """The team's consumer may still hold the request: its message goes before the log does."""
+    """The team's consumer may still have the request, so the request's message is deleted before the log."""
     async with factory.team(CREW, [PLANNER, echo("a"), synthesizer], on=settings) as client:
         workflow = await client.submit("crew", "hello", request_id="once")
         await workflow.outcome(30)

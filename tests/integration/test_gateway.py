@@ -1,4 +1,4 @@
-"""The REST API of the gateway, over a real broker and real HTTP."""
+"""The REST API of the gateway with a real broker and real HTTP."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def single_result(asked: SynthesizerInput, context: Context) -> Synthesis:
 
 
 def text_planner(task: dict[str, str]) -> Agent:
-    """Return a planner whose one task has the request as its input."""
+    """Return a planner whose only task has the request as its input."""
 
     @agent(name="planner", description="Hands the request on", role=Role.PLAN)
     async def plan(asked: PlannerInput) -> Plan:
@@ -294,7 +294,7 @@ async def test_an_agent_is_given_the_information_that_it_asks_for(settings: Sett
 
 async def test_agents_and_teams_are_listed_with_their_schemas(client: httpx2.AsyncClient) -> None:
     async def live(path: str, names: list[str]) -> Any:
-        """Return the list at a path, once it has all names. On a busy machine, a card may expire and return."""
+        """Return the list at a path if it has all names. On a busy machine, a card may expire and return."""
         found = (await client.get(f"/v1/{path}")).json()[path]
         return found if [each["name"] for each in found] == names else None
 

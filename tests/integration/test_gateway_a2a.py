@@ -1,4 +1,4 @@
-"""The A2A endpoint of the gateway, over a real broker and real HTTP, with the official SDK as the client."""
+"""The A2A endpoint of the gateway with a real broker, real HTTP and the official SDK as the client."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ async def keyed_address(running: RunningTeam, settings: Settings) -> AsyncIterat
 async def a2a_client(
     address: str, binding: str = "JSONRPC", *, team: str = "kit", key: str = "", streaming: bool = False
 ) -> AsyncIterator[Client]:
-    """Yield a client of the SDK that has read the card of a team."""
+    """Yield an SDK client that has read the card of a team."""
     headers = {"authorization": f"Bearer {key}"} if key else {}
     async with httpx.AsyncClient(headers=headers, timeout=30, trust_env=False) as http:
         config = ClientConfig(
@@ -99,7 +99,7 @@ async def a2a_client(
 
 
 def message(prefix: str, *parts: pb.Part | str, **fields: Any) -> pb.SendMessageRequest:
-    """Return a request with a message whose id begins with `prefix`."""
+    """Return a request with a message whose id starts with `prefix`."""
     given = [pb.Part(text=part) if isinstance(part, str) else part for part in parts or ("hello",)]
     id = fields.pop("message_id", f"{prefix}-{uuid4().hex}")
     options = {name: fields.pop(name) for name in ("configuration", "metadata") if name in fields}
@@ -162,7 +162,7 @@ async def test_a_card_names_the_team_its_agents_and_both_versions(address: str) 
 
 
 async def test_a_card_for_the_version_1_0_has_the_fields_of_this_version_alone(address: str) -> None:
-    """The schema of the version 1.0 allows no other fields: `ParseDict` refuses them, too."""
+    """The schema of version 1.0 allows no other fields, and `ParseDict` refuses them, too."""
     async with http_client(address) as http:
         asked = await http.get(f"/a2a/kit{CARD}", headers={"a2a-version": "1.0"})
         named = await http.get(f"/a2a/kit{CARD}?A2A-Version=1.0")
@@ -399,7 +399,7 @@ async def test_a_refused_request_gets_the_status_of_the_gateway(running: Running
 
 
 async def test_a_version_is_read_from_the_header_or_the_address_and_others_are_refused(address: str) -> None:
-    """A patch version is not compared. A client that names no version has the version 0.3."""
+    """Patch versions are ignored. A client without a version uses version 0.3."""
     async with http_client(address) as http:
         rest = {
             version: (await http.get("/a2a/kit/tasks", params={"A2A-Version": version})).status_code
@@ -420,7 +420,7 @@ async def test_a_version_is_read_from_the_header_or_the_address_and_others_are_r
 
 
 async def test_responses_have_the_media_type_that_the_client_uses(address: str) -> None:
-    """Version 1.0.0 of the specification has `application/json`, and 1.0.1 recommends `application/a2a+json`."""
+    """Version 1.0.0 of the specification uses `application/json`, and 1.0.1 recommends `application/a2a+json`."""
     both = ("application/json", "application/a2a+json")
     body = json.dumps({"message": {"role": "ROLE_USER", "messageId": "types", "parts": [{"text": "hello"}]}})
     async with http_client(address, **{"a2a-version": "1.0"}) as http:

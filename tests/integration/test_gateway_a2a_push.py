@@ -1,4 +1,4 @@
-"""Push notifications of A2A: a receiver gets each event of a task in order, also after failures, from any gateway."""
+"""A receiver of A2A push notifications gets each event of a task in order, also after failures, from any gateway."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def config(receiver: Receiver, **fields: Any) -> pb.TaskPushNotificationConfig:
 
 
 def states(received: list[Received]) -> list[str]:
-    """Return the states of the notifications, and their artifacts, without repetitions of a state."""
+    """Return the states and artifacts of the notifications. A repeated state is returned once."""
     shown: list[str] = []
     for each in received:
         event = ParseDict(each.event, pb.StreamResponse())
@@ -163,10 +163,10 @@ async def test_a_failed_notification_is_sent_again_in_its_order(running: Running
 
 
 async def test_a_file_and_the_line_about_its_task_are_sent_again_together(address: str) -> None:
-    """The file is delivered. The line of the same log entry fails."""
+    """One log entry causes two notifications. The one for the file is delivered, and the one for the task fails."""
 
     def failed() -> int:
-        """Return the place of the line, behind the first file; 0 before the file is delivered."""
+        """Return the position of the task's notification, after the first file; 0 before the file is delivered."""
         files = [number for number, each in enumerate(receiver.received) if "artifactUpdate" in each.event]
         return files[0] + 1 if files else 0
 
@@ -181,7 +181,7 @@ async def test_a_file_and_the_line_about_its_task_are_sent_again_together(addres
 
 
 async def test_another_gateway_goes_on_for_one_that_was_killed(running: RunningTeam, address: str) -> None:
-    """Store a record as a killed gateway leaves it: owned, behind the first event."""
+    """Store the record of a killed gateway: the gateway owns it, and its position is after the first event."""
     async with receiving() as receiver, a2a_client(address) as client:
         task = await send(client, "tck-artifact-text")
         store = PushStore(await running.bus.key_value(running.subjects.gateway_bucket, PUSH_GROUP))
@@ -208,7 +208,8 @@ async def test_another_gateway_goes_on_for_one_that_was_killed(running: RunningT
 
 
 async def test_a_private_address_is_refused_when_the_gateway_connects(broker: EmbeddedBroker) -> None:
-    own = Settings(url=broker.url, namespace=f"t{secrets.token_hex(4)}")  # the gateway of the module would deliver
+    # A new namespace, because the module's gateway would deliver.
+    own = Settings(url=broker.url, namespace=f"t{secrets.token_hex(4)}")
     async with (
         factory.team(TEAMS, AGENTS, on=own) as running,
         receiving() as receiver,

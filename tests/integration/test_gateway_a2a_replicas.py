@@ -1,4 +1,4 @@
-"""A client of A2A sees each event of a task once, although the gateway that it listens to is killed."""
+"""A client of A2A gets each event of a task once, although its gateway is killed."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def position_of(event: pb.StreamResponse) -> str:
 
 
 def log_events(events: Sequence[pb.StreamResponse]) -> list[tuple[str, str]]:
-    """Return the events of the log, each with its position in the log. The artifact is the answer, which has pieces."""
+    """Return the events of the log with their positions. The artifact is the answer, which is streamed in pieces."""
     return [
         (position_of(event).partition("-")[0], event.status_update.status.SerializeToString(deterministic=True).hex())
         for event in events
@@ -52,7 +52,7 @@ def log_events(events: Sequence[pb.StreamResponse]) -> list[tuple[str, str]]:
 
 
 def text_of(events: Sequence[pb.StreamResponse], before: str = "") -> str:
-    """Return the answer of a client that received the text `before`, and then the events."""
+    """Return the whole text of a client that received the text `before`, and then the events."""
     text = before
     for event in events:
         if event.HasField("artifact_update"):
@@ -63,8 +63,8 @@ def text_of(events: Sequence[pb.StreamResponse], before: str = "") -> str:
 
 
 async def test_a_client_that_subscribes_again_sees_each_event_once(settings: Settings, tmp_path: Path) -> None:
-    """The gateway is killed while the synthesizer writes. Another gateway continues with the next character, also for a
-    client of the version 0.3, which begins to listen late and gets the whole text."""
+    """The gateway is killed while the synthesizer writes. Another gateway continues with the next character. A client
+    of version 0.3 subscribes late and gets the whole text."""
     words, killed = [f"word{number} " for number in range(30)], asyncio.Event()
 
     @agent(name="synthesizer", description="Writes", role=Role.SYNTHESIZE)

@@ -1,4 +1,4 @@
-"""Access to the gateway: keys, tokens of an issuer, limits, and the separation of callers."""
+"""Access to the gateway with keys and with tokens of an issuer, limits, and the separation of callers."""
 
 from __future__ import annotations
 
@@ -314,7 +314,7 @@ async def test_tokens_of_the_issuer_name_the_caller_and_its_teams(crew: RunningT
     assert created.json()["caller"].startswith("oidc-ada-example-org-")
     assert (letters.status_code, no_teams.status_code, operator.status_code) == (403, 403, 200)
     assert refused == [401] * 7
-    assert issuer.asked == [CONFIGURATION, "/keys"]  # cached
+    assert issuer.asked == [CONFIGURATION, "/keys"]  # the second read is cached
 
 
 async def test_a_rotated_key_of_the_issuer_is_read_and_unknown_keys_do_not_flood_the_issuer(

@@ -1,4 +1,4 @@
-"""The AG-UI endpoint of the gateway: a validator of the protocol accepts each stream, over a real broker and HTTP."""
+"""A validator of the AG-UI protocol accepts each stream of the gateway, with a real broker and real HTTP."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def run_input(text: str, *, thread: str = "t-1", run: str = "r-1", **more: Any) 
 
 
 async def events_of(client: httpx2.AsyncClient, team: str, body: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the events of a run to its end."""
+    """Return all events of a run."""
     async with client.stream("POST", f"/v1/agui/{team}", json=body) as response:
         assert response.status_code == 200, await response.aread()
         lines = [line async for line in response.aiter_lines()]
@@ -34,7 +34,7 @@ async def events_of(client: httpx2.AsyncClient, team: str, body: dict[str, Any])
 
 
 def check(events: list[dict[str, Any]]) -> dict[str, Any]:
-    """Check a stream by the rules of the protocol, and return the state that its patches result in."""
+    """Check a stream by the rules of the protocol. Return the state after all patches."""
     validator = create_validator(ValidatorOptions())
     for event in events:
         validator.feed(event)

@@ -1,4 +1,4 @@
-"""Batches over the gateway: every row is done once, by whichever gateway is alive."""
+"""Batches over the gateway: every row is processed once, even if a gateway is killed."""
 
 from __future__ import annotations
 

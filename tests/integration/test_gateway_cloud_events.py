@@ -1,4 +1,4 @@
-"""CloudEvents over HTTP, sent by the SDK of CloudEvents to a gateway over a real broker."""
+"""The SDK of CloudEvents sends events over HTTP to a gateway with a real broker."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def event(id: str = "e-1", *, data: Any = None, **attributes: Any) -> CloudEvent
 
 
 def batch(*events: CloudEvent) -> bytes:
-    """The SDK has no batched mode: a batch is the list of its structured events."""
+    """Return a batch. The SDK has no batched mode, so the batch is a list of the SDK's structured events."""
     return b"[" + b",".join(to_structured(each, JSONFormat()).body for each in events) + b"]"
 
 

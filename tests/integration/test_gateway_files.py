@@ -1,4 +1,4 @@
-"""Files over the gateway: uploads, downloads with ranges, and files in the requests of each protocol."""
+"""Files over the gateway: uploads, downloads of ranges, and files in the requests of each protocol."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ PIXEL = base64.b64decode(
 MIB = 1024 * 1024
 BIG_BYTES = 48 * MIB
 MAX_GROWTH = 24 * MIB
-"""Bound of the memory that a gateway may need more for a file of 48 MiB than for a small file."""
+"""Limit of the additional memory that a gateway needs for a file of 48 MiB, compared with a small file."""
 
 
 @agent(name="scan", description="Lists its files, and returns a page")
@@ -228,7 +228,7 @@ async def test_a_large_file_is_not_held_in_memory(settings: Settings, tmp_path: 
                         size += len(part)
                 return size if made.json()["sha256"] == digest or number == first else -1
 
-            await there_and_back(first)  # fills the buffers, which are bounded
+            await there_and_back(first)  # a first file fills the bounded buffers
             before = peak_memory(service.pid)
             size = await asyncio.wait_for(there_and_back(BIG_BYTES // len(piece)), 60)
             grown = peak_memory(service.pid) - before

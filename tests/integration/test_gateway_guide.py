@@ -1,4 +1,4 @@
-"""Every block of docs/gateway.md and docs/a2a.md runs, in its order, against one running gateway."""
+"""Every block of docs/gateway.md and docs/a2a.md runs in order with one running gateway."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Signed webhooks to a gateway: the signatures are made by the library of Standard Webhooks, and by senders' rules."""
+"""Signed webhooks to a gateway. The library of Standard Webhooks or the sender's own rules make the signatures."""
 
 from __future__ import annotations
 
@@ -74,20 +74,20 @@ def body_of(id: str) -> str:
 
 
 async def answer_without_body(client: httpx2.AsyncClient, headers: dict[str, str]) -> bytes:
-    """Send a head that announces a body, and no body. Return the first line of the response."""
+    """Send headers that announce a body, but no body. Return the first line of the response."""
     reader, writer = await asyncio.open_connection(client.base_url.host, client.base_url.port)
     lines = ["POST /v1/hooks/slack HTTP/1.1", "host: 127.0.0.1", "content-length: 1000"]
     lines += [f"{name}: {value}" for name, value in headers.items()]
     writer.write("\r\n".join([*lines, "", ""]).encode())
     try:
-        async with asyncio.timeout(20):  # a gateway that waits for the body refuses it after 30 s
+        async with asyncio.timeout(20):  # less than the 30 s after which a waiting gateway refuses a missing body
             return await reader.readline()
     finally:
         writer.close()
 
 
 async def workflows(crew: RunningTeam, settings: Settings, form: str, count: int) -> list[dict[str, Any]]:
-    """Return the ended workflows of a webhook, read with a key of its caller, once there are `count`."""
+    """Wait until `count` workflows of a webhook have ended. Return them, read with a key of the webhook's caller."""
     key = (await (await KeyStore.open(crew.bus, crew.subjects)).create(f"hook-{form}")).text
     found: list[dict[str, Any]] = []
     async with served_gateway(settings, gateway_require_key=True) as address, http_client(address, key) as client:

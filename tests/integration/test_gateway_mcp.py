@@ -1,4 +1,4 @@
-"""The MCP server of the gateway, over a real broker and real HTTP, with the official SDK as the client."""
+"""The MCP server of the gateway with a real broker, real HTTP and the official SDK as the client."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Literal
 import httpx2
 import mcp.types as types
 import pytest
-from mcp import Client  # imported here, as it takes long: not within a test's time
+from mcp import Client  # imported here, because the import takes seconds
 from mcp.client.extension import ClaimContext, ClientExtension, ResultClaim
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
@@ -56,7 +56,7 @@ class TaskRequest(types.Request[Any, Any]):
 
 
 class Tasks(ClientExtension):
-    """Declares the extension, and finishes a task by `finish`."""
+    """Declares the extension for tasks, and awaits a task with `finish`."""
 
     identifier = TASKS
 
@@ -88,7 +88,7 @@ async def test_each_team_is_a_tool_with_its_schema_and_answers(address: str, mod
 
         async def every_tool() -> dict[str, types.Tool] | None:
             found = {tool.name: tool for tool in (await client.list_tools()).tools}
-            return found if len(found) == len(TEAMS) else None  # the supervisors announce themselves one after another
+            return found if len(found) == len(TEAMS) else None  # until all supervisors have announced their teams
 
         tools: dict[str, types.Tool] = await until(every_tool, seconds=30)
         greeted = await client.call_tool("greet", {"name": "Ada"})
@@ -229,7 +229,7 @@ async def test_an_answer_that_does_not_fit_is_asked_for_again(address: str) -> N
 
 
 async def sync_result(client: httpx2.AsyncClient, method: str, **params: Any) -> dict[str, Any]:
-    """Send a request as a client that shows forms and does not declare tasks. The result may come in a stream."""
+    """Send a request as a client that supports forms but not tasks. The result may arrive in a stream."""
     import json
 
     meta = {
@@ -410,7 +410,7 @@ async def test_other_methods_of_http_are_refused_and_pages_of_other_hosts_too(ad
 async def test_a_refused_client_finds_the_issuer_by_the_metadata_of_the_resource(
     running: RunningTeam, settings: Settings
 ) -> None:
-    issuer = "http://127.0.0.1:9/realm"  # no token is verified here, so no process listens there
+    issuer = "http://127.0.0.1:9/realm"  # no process listens at this address, because no token is verified
     options = {"gateway_require_key": True, "gateway_oidc_issuer": issuer}
     async with served_gateway(settings, **options) as address, http_client(address) as client:
         refused = await post(client, "tools/list")

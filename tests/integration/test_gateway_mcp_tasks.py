@@ -1,6 +1,6 @@
-"""The Tasks extension of MCP: the checks of the nine scenarios of the official suite, and other clients of MCP.
+"""The Tasks extension of MCP, with the checks of the official suite's nine scenarios, and with other clients of MCP.
 
-The suite itself runs with `make conformance`, because it is an npm package.
+The suite is an npm package, so it runs only with `make conformance`.
 """
 
 from __future__ import annotations
@@ -180,7 +180,7 @@ def test_the_suite_is_skipped_without_npm_and_fails_in_ci(
 
 
 async def all_tools(client: Any) -> bool:
-    """Return True once each team is a tool."""
+    """Return True if each team is a tool."""
     return {tool.name for tool in await client.list_tools()} == {team.name for team in TEAMS}
 
 

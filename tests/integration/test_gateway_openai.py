@@ -1,4 +1,4 @@
-"""The OpenAI-compatible API, driven by the real SDK of OpenAI and by agents of other makers."""
+"""The real SDK of OpenAI and agent frameworks of other makers use the OpenAI-compatible API."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ async def joiner(asked: SynthesizerInput, context: Context) -> Synthesis:
 
 
 class Helpers:
-    """Agents of a team whose answer is the request, and which wait or fail when asked to."""
+    """Agents of a team that answer with the request, and that wait or fail if the request says so."""
 
     def __init__(self) -> None:
         self.go = asyncio.Event()
@@ -412,7 +412,7 @@ async def test_responses_of_another_caller_do_not_exist(crew: RunningTeam, setti
 async def test_another_gateway_goes_on_with_a_response_and_gives_a_chat_its_answer(
     crew: RunningTeam, helpers: Helpers, settings: Settings, tmp_path: Path
 ) -> None:
-    """Kill a gateway in the middle of both streams."""
+    """Kill the gateway while it sends both streams."""
     helpers.go.clear()
     async with System(tmp_path, settings) as system:
         (first, one), (_, two) = await asyncio.gather(gateway_process(system), gateway_process(system))
@@ -470,7 +470,7 @@ async def test_a_chat_and_a_response_go_on_through_a_restart_of_the_broker(
         await until(lambda: len(helpers.requests) == 2, seconds=30)
         second = restart_broker(own_broker, tmp_path)
         await own_broker.stop()
-        await asyncio.sleep(0.5)  # longer than a message on its way
+        await asyncio.sleep(0.5)  # long enough for messages that are still in flight
         async with second:
             helpers.go.set()
             async with asyncio.timeout(60):
@@ -487,7 +487,7 @@ async def test_a_chat_and_a_response_go_on_through_a_restart_of_the_broker(
 
 @pytest.fixture
 def openai_agents(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Import the SDK `agents`, and no file of this name that an earlier test has loaded."""
+    """Import the SDK `agents`, not a file `agents.py` that an earlier test has loaded."""
     monkeypatch.syspath_prepend(sysconfig.get_paths()["purelib"])
     for name in [name for name in sys.modules if name.partition(".")[0] == "agents"]:
         monkeypatch.delitem(sys.modules, name)

@@ -1,4 +1,4 @@
-"""A stream of events loses nothing when its gateway is killed, or its broker restarted, in the middle of it."""
+"""A stream of events loses no event when its gateway is killed, or its broker is restarted, during the stream."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ STREAMS = int(os.environ.get("GATEWAY_STREAMS", "50"))  # `make gateway-load` op
 
 
 async def follow_through(addresses: list[str], workflow: str, seen: list[ServerEvent]) -> None:
-    """Read the events of a workflow to the end, from the next address after each interruption."""
+    """Read all events of a workflow. After each interruption, continue at the next address."""
     turn = 0
     while not seen or seen[-1].type != "workflow_ended":
         headers = {"last-event-id": seen[-1].id} if seen else {}
@@ -118,7 +118,7 @@ async def test_a_stream_goes_on_through_a_restart_of_the_broker(own_broker: Embe
             await until_seen(seen, "task_dispatched", "b")
             second = restart_broker(own_broker, tmp_path)
             await own_broker.stop()
-            await asyncio.sleep(0.5)  # longer than a message on its way
+            await asyncio.sleep(0.5)  # long enough for messages that are still in flight
             async with second:
                 go.touch()
                 async with asyncio.timeout(90):

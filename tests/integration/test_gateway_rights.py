@@ -1,4 +1,4 @@
-"""A gateway serves with the rights of its role at the broker."""
+"""A gateway needs only the broker rights of its role."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ async def test_each_call_of_a_caller_works_with_the_rights_of_the_role(
 ) -> None:
     monkeypatch.setenv("CREW_JOURNAL", str(tmp_path / "journal"))
     rights = role_permissions(GrantRole.GATEWAY, "own", user="gate", team="*")
-    publish = [subject.replace("$JS.edge.API", "$JS.API") for subject in rights.publish]  # one account, no edge
+    # This server has no edge account.
+    publish = [subject.replace("$JS.edge.API", "$JS.API") for subject in rights.publish]
     users = {"root": None, "gate": Rights(publish=publish, subscribe=list(rights.subscribe))}
     async with permission_server(tmp_path, users) as server:
         root = Settings(url=server.url("root"), namespace="own", ack_wait=2.0, heartbeat=0.5)

@@ -1,4 +1,4 @@
-"""The schedules of callers over the gateway, with a real broker and real HTTP."""
+"""Schedules of callers over the gateway with a real broker and real HTTP."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests made from the OpenAPI document find no response that the document does not describe."""
+"""The OpenAPI document describes every response to requests that are generated from it."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ checks.positive_data_acceptance.expected-statuses = ["2xx", "401", "403", "404",
 include-name = "POST /v1/webhooks"
 checks.positive_data_acceptance.expected-statuses = ["2xx", "401", "403", "422", "429"]
 """
-"""JSON Schema cannot describe which texts are cron expressions, time zones and URLs."""
-SECONDS = 300  # a run takes some 25 s alone, and longer on a busy machine
+"""Configuration that accepts refusals of these texts, because JSON Schema cannot define cron expressions and others."""
+SECONDS = 300  # a run takes about 25 s, and longer on a busy machine
 
 
 async def test_schemathesis_finds_nothing(settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave out the streams of events: a stream lasts as long as its workflow."""
-    monkeypatch.setattr(catalog, "_RESTART_S", 0.0)  # hundreds of requests name a team that does not exist
+    """Streams of events are excluded, because a stream lasts as long as its workflow."""
+    monkeypatch.setattr(catalog, "_RESTART_S", 0.0)  # hundreds of generated requests have a team that does not exist
     monkeypatch.setattr(schedules, "_TIMEOUT_S", 0.1)
     (tmp_path / "schemathesis.toml").write_text(INVALID_TIMES)
     async with factory.team(team, [planner, synthesizer, worker], on=settings) as crew:

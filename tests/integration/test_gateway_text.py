@@ -1,4 +1,4 @@
-"""Pieces of text in the events of the gateway have their places, also after a reconnect with `Last-Event-ID`."""
+"""Pieces of text in the gateway's events have correct offsets, also after a reconnect with `Last-Event-ID`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MOST_WORDS = 2_000
 
 
 class Page:
-    """A reader that puts each piece at its place, as docs/gateway.md describes it."""
+    """A reader that inserts each piece at its offset, as docs/gateway.md describes it."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []
@@ -36,7 +36,7 @@ class Page:
     async def read(
         self, client: httpx2.AsyncClient, path: str, *, until: str = "", on_text: Callable[[], None] = lambda: None
     ) -> list[ServerEvent]:
-        """Read a stream to its end, or until the text contains `until`; then disconnect."""
+        """Read a stream until it ends or the text contains `until`. Then disconnect."""
         events: list[ServerEvent] = []
         headers = {"last-event-id": self.newest} if self.newest else {}
         async with client.stream("GET", f"{path}/events", params={"live": True}, headers=headers) as response:
@@ -71,7 +71,7 @@ async def test_text_has_its_place_after_a_retry_and_after_a_reconnect(
     async def write(request: str, context: Context) -> str:
         if context.attempt == 1:
             context.stream_text("a beginning of another text")
-            await asyncio.sleep(0.2)  # until the text is sent
+            await asyncio.sleep(0.2)  # until the text has been sent
             raise TaskError("again", retryable=True)
         words: list[str] = []
         while not enough.is_set() and len(words) < MOST_WORDS:

@@ -1,4 +1,4 @@
-"""Endpoints of webhooks over HTTP, and by commands."""
+"""Manage webhook endpoints over HTTP and with commands."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""With the credentials of each role, every subject and request that is not its own is tried. Nothing changes.
+"""Users of each role try every subject and request that their rights do not include. No data changes.
 
-All attacks run against users of a server configuration and against JWTs.
+All attacks run with users of a server configuration and with JWTs.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ USERS = {
     "ops": Grant(GrantRole.OPERATOR, "ops", ("*",), (), ACTIONS[GrantRole.OPERATOR]),
     "sender": Grant(GrantRole.WEBHOOKS, "sender"),
 }
-KNOWN_USERS = ["shop", "rival", "ops", "boss", "echo-1"]  # the names that the attackers try
+KNOWN_USERS = ["shop", "rival", "ops", "boss", "echo-1"]  # the names that the attackers use
 ATTACKERS = ["shop", "echo-1", "door", "eye", "board", "boss", "ops", "builder", "sender"]
 EDGE_ATTACKERS = [name for name in ATTACKERS if USERS[name].role not in TRUSTED_ROLES]
 DURABLES = [
@@ -116,7 +116,8 @@ async def world(folder: Path, *, jwt: bool) -> AsyncIterator[World]:
     grants = GrantFolder.create(
         folder / "grants", account="APP", namespaces=[NS], jwt=jwt, resolver=str(folder / "jwt")
     )
-    with patch("pointsman.grants.folder._BCRYPT_ROUNDS", 4):  # the server checks a hash at each connection
+    # A cheap hash, because the server checks a hash at each connection.
+    with patch("pointsman.grants.folder._BCRYPT_ROUNDS", 4):
         for grant in USERS.values():
             grants.add(grant)
     async with configured_server(folder, server_config(grants)) as port, AsyncExitStack() as stack:
@@ -150,11 +151,11 @@ async def world(folder: Path, *, jwt: bool) -> AsyncIterator[World]:
 
 
 async def store_every_kind(names: Names, connections: dict[str, NatsConnection]) -> None:
-    """Publish a message on each subject, as an allowed user. Outcomes and events have the empty body of a claim."""
+    """Publish a message on each subject as an allowed user. Outcomes and events have the empty body of a claim."""
     stored = 0
     may_publish = {user: matcher(permissions(grant, NS).publish) for user, grant in USERS.items() if user != "ops"}
     for subject in message_subjects(names):
-        if ".handoff.echo." in subject:  # the queue of the worker that attacks is empty
+        if ".handoff.echo." in subject:  # leave the queue of the attacking worker empty
             continue
         if subject.startswith((f"{NS}.schedule.", f"{NS}.handed.", f"{NS}.cancelled.", f"{NS}.delta.", "_", "$SRV")):
             continue
@@ -204,7 +205,7 @@ async def test_every_foreign_subject_and_request_is_refused(place: World) -> Non
 
 
 async def test_headers_on_own_subjects_change_nothing_of_others(place: World) -> None:
-    """Send rollups, which would delete the stream, and schedules, which would publish a handoff."""
+    """Send rollups, which would delete messages, and schedules, which would publish a handoff."""
     before = await place.state()
     for user in EDGE_ATTACKERS:
         attacks = header_attacks(place.names, permissions(USERS[user], NS))
@@ -220,7 +221,7 @@ async def test_headers_on_own_subjects_change_nothing_of_others(place: World) ->
 
 
 async def test_no_acknowledgement_takes_a_message_from_the_consumer_of_another(place: World) -> None:
-    """Order the next message of a foreign consumer, with an own consumer in the last tokens of the subject."""
+    """Request the next message of a foreign consumer, with an own consumer in the last tokens of the subject."""
     before = await place.state()
     for user in ATTACKERS:
         attacks = borrowed_acknowledgements(place.names, permissions(USERS[user], NS))
@@ -237,7 +238,7 @@ async def test_no_acknowledgement_takes_a_message_from_the_consumer_of_another(p
 
 
 async def test_answers_of_the_broker_go_to_no_subject_of_others(place: World) -> None:
-    """Name subjects of others as the reply subjects of the user's own requests."""
+    """Send own requests with subjects of other users as reply subjects."""
     before = await place.state()
     for user in EDGE_ATTACKERS:
         attacks = reply_attacks(place.names, own_requests(permissions(USERS[user], NS)))
@@ -251,7 +252,7 @@ async def test_answers_of_the_broker_go_to_no_subject_of_others(place: World) ->
 
 
 async def test_the_same_answers_delete_a_stream_if_there_is_one_account(tmp_path: Path) -> None:
-    """Hold the reason for the edge account: the broker checks no reply subject. A broker that does fails this test."""
+    """The edge account exists because the broker does not check reply subjects. If it does, this test fails."""
     rights = Rights(publish=["$JS.API.DIRECT.GET.S.own.a"], subscribe=["_INBOX.ada.>"])
     async with permission_server(tmp_path, {"root": None, "ada": rights}) as server:
         root = Settings(url=server.url("root"))
@@ -268,7 +269,7 @@ async def test_the_same_answers_delete_a_stream_if_there_is_one_account(tmp_path
 
 
 async def test_own_consumers_deliver_to_no_subject_of_others(place: World) -> None:
-    """Create consumers with a deliver subject of other users: the broker does not check this subject."""
+    """Create consumers with deliver subjects of other users, which the broker does not check."""
     before = await place.state()
     wanted = [each for each in targets(place.names) if each.startswith("$JS.API.STREAM.")]
     wanted += [f"{NS}.handoff.spy.crew.wf_1.t1.7", f"{NS}.log.crew.wf_1", f"{NS}.request.rivals.rival"]
@@ -312,7 +313,7 @@ FILTERS = {
 
 
 def own_requests(rights: Permissions) -> list[tuple[str, bytes]]:
-    """Return requests of each kind that the rights allow and whose answers have an empty body."""
+    """Return allowed requests of each kind whose answers have an empty body."""
     found = list[tuple[str, bytes]]()
     for right in rights.publish:
         subject = right.replace("*", "none").replace(">", "none")
@@ -326,7 +327,7 @@ def own_requests(rights: Permissions) -> list[tuple[str, bytes]]:
 
 
 async def settle(place: World) -> None:
-    """Return when the broker has processed all earlier messages: its API answers requests in their order."""
+    """Return when the broker has processed all earlier messages, because its API answers requests in order."""
     for stream in place.names.streams:
         await place.builder.api(f"STREAM.INFO.{stream}")
     await asyncio.sleep(0.2)

@@ -1,4 +1,4 @@
-"""Every process runs with its grant and nothing more, and the system does all that the docs describe."""
+"""Every process has only the rights of its grant, and the system still does everything that the docs describe."""
 
 from __future__ import annotations
 
@@ -180,8 +180,8 @@ async def test_a_system_with_grants_does_all_that_the_docs_describe(jwt: bool, t
         assert [each for each in system.violations() if not OPTIONAL.match(each)] == []
 
 
-# A caller may not read logs: its command then prints no hint about a request that waits. It may not read the schedules
-# of all teams: the test asks for them once.
+# A caller may not read logs, so its command prints no hint about a queued request. A caller may not read the schedules
+# of all teams; the test tries to read them once.
 OPTIONAL = re.compile(r"shop: Publish \$JS\.edge\.API\.DIRECT\.GET\.OWN_LOG\.own\.(log|cron\.\*)\.")
 ENVIRONMENT = {
     "POINTSMAN_HEARTBEAT": "0.5",
@@ -196,7 +196,7 @@ ENVIRONMENT = {
 
 
 async def work(system: GrantedSystem) -> None:
-    """Run plans, retries, events, large bodies, nested teams and model limits."""
+    """Use plans, retries, events, large bodies, nested teams and model limits."""
     plan = steps("a", "b", serial=True)
     plan["tasks"].append(task("again", "worker", input={"say": "c", "from_attempt": 2}))
     ended = await outcome(system, "crew", plan)
@@ -223,7 +223,7 @@ async def work(system: GrantedSystem) -> None:
 
 
 async def share_limits_and_circuits(system: GrantedSystem) -> None:
-    """Let two workers use one model, and an agent fail until its circuit opens. All supervisors follow the circuit."""
+    """Two workers share the limit of a model. An agent fails until its circuit opens for all supervisors."""
     async with system.client("ops") as client:
 
         async def grants_of_limit() -> int:
@@ -250,11 +250,11 @@ async def share_limits_and_circuits(system: GrantedSystem) -> None:
     assert len(supervisors) == 3
     assert open_circuits.keys() == {"failing"}
     assert open_circuits["failing"]["open_count"] == 1
-    await system.succeed("ops", "resume", failed["workflow_id"])  # removes the letters, in the operator's name
+    await system.succeed("ops", "resume", failed["workflow_id"])  # remove the dead letters as the operator
 
 
 async def share_slots(system: GrantedSystem) -> None:
-    """Let one worker serve two teams in turn: a request of a team does not wait for all requests of the other."""
+    """One worker serves two teams in turn, so a team's request does not wait for all requests of the other team."""
     async with system.client("shop") as client, system.client("eye") as observer:
         many = [await client.submit("lobby", "many") for _ in range(9)]
         few = await client.submit("desk", "few")
@@ -273,7 +273,7 @@ async def share_slots(system: GrantedSystem) -> None:
 
 
 async def use_schedules(system: GrantedSystem) -> None:
-    """Let the timer of a schedule fire, a caller command another, and an operator command that of the caller."""
+    """A schedule fires, a caller controls another schedule, and an operator controls the caller's schedule."""
     async with system.client("shop") as client, system.client("ops") as operator:
         soon = datetime.now(UTC) + timedelta(seconds=0.5)
         await client.schedules.create("once", "crew", steps("o"), at=soon)
@@ -297,7 +297,7 @@ async def use_schedules(system: GrantedSystem) -> None:
 
 
 async def wait_for_persons(system: GrantedSystem) -> None:
-    """Let a task wait for an approval and an operator approve it, and a caller send a message and cancel."""
+    """A task waits for an approval, and an operator approves. A caller sends a message and cancels."""
     paying = {"tasks": [task("pay", "payer", input={"amount": 7})]}
     started = await system.succeed("shop", "submit", "office", "--input-json", json.dumps(paying), "--no-wait")
     workflow = started.output.strip()
@@ -322,7 +322,7 @@ async def wait_for_persons(system: GrantedSystem) -> None:
 
 
 async def fail_and_replay(system: GrantedSystem, folder: Path) -> None:
-    """Let a task fail until its cause has gone: its circuit opens, and the operator resumes and replays."""
+    """A task fails until its cause is repaired. The circuit opens, and the operator resumes and replays."""
     repaired = folder / "repaired"
     failing = steps("f", from_attempt=99, mended_by=str(repaired))
     ended = await outcome(system, "crew", failing)
@@ -347,7 +347,7 @@ async def fail_and_replay(system: GrantedSystem, folder: Path) -> None:
 
 
 async def look(system: GrantedSystem, folder: Path) -> None:
-    """Read everything as an observer; export and import as an operator."""
+    """Read everything as an observer. Export and import as an operator."""
     listed = (await system.succeed("eye", "list", "--json")).documents
     workflow = listed[-1]["id"]
     for command in (["show", workflow], ["trace", workflow], ["agents"], ["watch", workflow], ["questions"]):
@@ -397,7 +397,7 @@ async def _has_ended(address: str, batch: str) -> bool:
 
 
 async def use_the_gateway(system: GrantedSystem) -> None:
-    """Make an API key as an operator, and send a request through the gateway with the key."""
+    """Create an API key as an operator, and use the key for a request to the gateway."""
     made = (await system.succeed("ops", "gateway", "keys", "create", "web", "--team", "crew", "--json")).documents[0]
     service = await system.start("door", "gateway", "run", event="")
     address = await wait_for(lambda: address_in(service), "address of the gateway")
@@ -413,7 +413,7 @@ async def use_the_gateway(system: GrantedSystem) -> None:
 
 
 async def send_webhooks(system: GrantedSystem, address: str) -> None:
-    """Make an endpoint through the gateway, receive an event, order it again as an operator, and let it disable."""
+    """Create an endpoint through the gateway and receive an event. Resend it as an operator. Disable the endpoint."""
     operator = await system.succeed("ops", "gateway", "keys", "create", "boss", "--operator", "--json")
     key = operator.documents[0]["key"]
     await system.start("sender", "webhooks", "run", event="")
@@ -464,7 +464,7 @@ async def call(address: str, path: str, body: Any = None, *, key: str = "", line
 
 
 async def hand_over(system: GrantedSystem, folder: Path) -> None:
-    """Kill a supervisor while a workflow runs: the other supervisor ends the workflow."""
+    """Kill a supervisor while a workflow runs. Another supervisor ends the workflow."""
     go = folder / "go"
     request = json.dumps(steps("late", after=str(go)))
     submitted = await system.succeed("shop", "submit", "crew", "--input-json", request, "--no-wait")
@@ -477,13 +477,13 @@ async def hand_over(system: GrantedSystem, folder: Path) -> None:
 
 
 async def remove_what_has_ended(system: GrantedSystem) -> None:
-    """Forget a workflow as an operator, and remove all ended workflows as a supervisor."""
+    """Forget a workflow as an operator. Remove all ended workflows as a supervisor."""
     listed = (await system.succeed("eye", "list", "--team", "crew", "--json")).documents
     ended = [each["id"] for each in listed if each["status"] == "completed"]
     await system.succeed("ops", "forget", ended[0], "--yes")
     assert ended[0] not in (await system.succeed("eye", "list", "--json")).output
 
-    # A supervisor applies the retention once an hour.
+    # A running supervisor would apply retention only once an hour.
     settings = system.settings("crew-boss")
     bus = await connect(settings, name="crew-boss", wait=10.0)
     await bus.set_up()

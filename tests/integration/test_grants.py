@@ -1,4 +1,4 @@
-"""`pointsman grants` makes users that nats-server accepts, with the rights of their role and no more."""
+"""`pointsman grants` creates users that nats-server accepts. They have exactly the rights of their role."""
 
 from __future__ import annotations
 
@@ -139,12 +139,12 @@ async def test_doctor_names_each_missing_right_of_the_role(jwt: bool, tmp_path: 
         (None, [(False, "no role fits the user of this process")]),
         (GrantRole.OPERATOR, [(True, "ops, as operator, has every right of its role")]),
     ]
-    assert GrantRole.SUPERVISOR not in {each.role for each in found}  # the inbox prefix is not that of the role
+    assert GrantRole.SUPERVISOR not in {each.role for each in found}  # a supervisor has another inbox prefix
 
 
 @MODES
 async def test_reader_of_the_edge_takes_more_than_the_broker_sends_at_once(jwt: bool, tmp_path: Path) -> None:
-    """Send flow control through the imports: the broker waits for it after each 32 messages or so."""
+    """After about 32 messages the broker waits for flow control, which must pass the imports of the account."""
     grants = grants_of(tmp_path, jwt=jwt)
     grants.add(Grant(GrantRole.OBSERVER, "eye"))
     grants.add(Grant(GrantRole.OPERATOR, "ops", ("*",), (), ("import",)))

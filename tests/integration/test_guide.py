@@ -1,4 +1,4 @@
-"""Every code block of the guide runs, in order, in one folder, against one broker."""
+"""Every code block of the guide runs in order, in one folder, with one broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Headers and subjects with bytes that are not UTF-8 are refused one by one, and end no process."""
+"""Messages whose headers or subjects are not UTF-8 are refused one by one. No process ends."""
 
 from __future__ import annotations
 

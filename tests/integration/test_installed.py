@@ -1,4 +1,4 @@
-"""The wheel, installed as people install it: away from its repository, with the oldest and the newest it allows."""
+"""The wheel works when it is installed outside the repository, with the oldest and the newest allowed packages."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _WHEELS = ("--only-binary", ":all:")
 
 
 def _run(*command: str | Path, cwd: Path, path: str | None = None) -> str:
-    """Return its output. It has neither the sources nor the settings of this process; `path` is its PATH."""
+    """Run a command without the sources and settings of this process, with `path` as PATH. Return its output."""
     telling = ("PYTHON", "POINTSMAN_", "OTEL_", "VIRTUAL_ENV")
     environment = {name: value for name, value in os.environ.items() if not name.startswith(telling)}
     environment |= {"PATH": path} if path else {}
@@ -46,7 +46,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _see_that_it_works(environment: Path, folder: Path) -> None:
     """Check that every command exists and that the demo answers from the installed packages."""
     python, pointsman = environment / "bin" / "python", environment / "bin" / "pointsman"
-    run = partial(_run, cwd=folder, path=os.defpath)  # a PATH of the system alone, which lends no broker
+    run = partial(_run, cwd=folder, path=os.defpath)  # the system's PATH, which has no nats-server
     where = run(python, "-c", "import pointsman; print(pointsman.__file__)")
     helped = run(pointsman, "--help")
     said = [json.loads(line) for line in run(pointsman, "demo", "--json").splitlines()]
@@ -57,14 +57,15 @@ def _see_that_it_works(environment: Path, folder: Path) -> None:
 
 
 def test_a_team_runs_from_the_installed_wheel(wheel: Path, tmp_path: Path) -> None:
-    """Dependencies are already installed, so no package index is used."""
+    """The test uses the dependencies of this environment, so it needs no package index."""
     environment = tmp_path / "environment"
     python = environment / "bin" / "python"
     _run(sys.executable, "-m", "venv", "--without-pip", environment, cwd=tmp_path)
     _run(uv.find_uv_bin(), "pip", "install", "--offline", "--no-deps", "--python", python, wheel, cwd=tmp_path)
     (packages,) = environment.glob("lib/python*/site-packages")
     others = [path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")]
-    (packages / "others.pth").write_text("\n".join(others))  # only the folders, without development files
+    # A .pth file that adds the folders, without editable installs.
+    (packages / "others.pth").write_text("\n".join(others))
     (environment / "bin" / "nats-server").symlink_to(nats_server())
 
     _see_that_it_works(environment, tmp_path)

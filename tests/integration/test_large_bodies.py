@@ -1,4 +1,4 @@
-"""Bodies larger than a message pass from a caller through a team and back by way of the object store."""
+"""Bodies that are larger than a message go from a caller through a team and back in the object store."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ async def test_retry_completes_a_large_body_after_a_crash_between_chunks(
         await asyncio.sleep(0)
     breaks.cancel()
     await asyncio.gather(breaks, return_exceptions=True)
-    assert await bus.last("artifacts", f"$O.{bucket}.M.>") is None  # only some parts are there
+    assert await bus.last("artifacts", f"$O.{bucket}.M.>") is None  # only some chunks exist, but no description
 
     async with factory.team(TEAM, [PLANNER, echo("a")], on=settings) as other:
         workflow = await other.submit("crew", LARGE, request_id="again")
@@ -75,7 +75,7 @@ async def test_retry_completes_a_large_body_after_a_crash_between_chunks(
 
 
 async def put_object(stream: JetStreamContext, bucket: str, name: str, body: bytes) -> None:
-    """Store an object as ADR-20 describes it, without rollup, which the bucket refuses."""
+    """Store an object in the format of ADR-20, but without rollup, which the bucket refuses."""
     digest = urlsafe_b64encode(hashlib.sha256(body).digest()).decode()
     step, nuid = 100_000, "other-client"
     parts = [body[start : start + step] for start in range(0, len(body), step)]

@@ -1,4 +1,4 @@
-"""Processes leave in time after SIGTERM, also if the network turned black a moment before."""
+"""Processes exit in time after SIGTERM, even if the network became silent shortly before."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def test_processes_leave_in_time_after_the_network_turned_black(
             await wait_for(
                 lambda: system.client.bus.last("work", f"pointsman.handoff.worker.crew.{workflow.id}.>"), "a task"
             )
-            for _ in range(10):  # some of these requests are in a turn of the supervisor when the network turns black
+            for _ in range(10):  # the supervisor processes some of these requests when the network becomes silent
                 await system.client.submit("crew", steps("a", seconds=30))
 
             proxy.black_hole(upward=upward)
@@ -47,4 +47,4 @@ async def test_processes_leave_in_time_after_the_network_turned_black(
 
             took = await asyncio.gather(*map(leave, services))
 
-    assert max(took) < settings.shutdown_grace + 2.0 + 1.0  # the last second is for a busy machine
+    assert max(took) < settings.shutdown_grace + 2.0 + 1.0  # one extra second for a busy machine

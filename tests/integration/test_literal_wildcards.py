@@ -1,4 +1,4 @@
-"""A request on a subject with a literal wildcard is stored by the broker and read by no team. `doctor` names it."""
+"""The broker stores a request on a subject with a literal wildcard, but no team reads it. `doctor` reports it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A new kind of worker joins a running system, and leaves it, while nothing else is touched."""
+"""A new kind of worker joins and leaves a running system without any change of other processes."""
 
 from __future__ import annotations
 

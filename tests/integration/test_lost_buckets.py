@@ -1,4 +1,4 @@
-"""A bucket that was deleted at run time is created again, and work continues."""
+"""A bucket that is deleted at run time is created again, and work continues."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ async def test_agents_are_known_again_after_the_bucket_of_their_cards_was_delete
 ) -> None:
     async with factory.team(team, CREW, on=settings) as client:
         name = f"KV_{client.subjects.agents_bucket}"
-        await until(lambda: _as_many(client.bus, len(CREW) + 1), seconds=TIMEOUT_S)  # the supervisor has started, too
+        # All workers and the supervisor have announced cards.
+        await until(lambda: _as_many(client.bus, len(CREW) + 1), seconds=TIMEOUT_S)
         before = await client.bus.registry.cards()
         with capture_logs() as lines:
             await bus.api(f"STREAM.DELETE.{name}")

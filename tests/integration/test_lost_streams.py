@@ -1,4 +1,4 @@
-"""A broker that lost acknowledged data is detected, reported and repaired as far as possible."""
+"""The system detects and reports that a broker lost acknowledged data, and repairs the loss as far as possible."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ NOON = "2026-01-31T12:00:00Z"
 
 @pytest.fixture
 def errors(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Collect the errors that supervisors log from now on."""
+    """Collect the errors that supervisors log during the test."""
     said: list[str] = []
     monkeypatch.setattr(engine._log, "error", lambda event, **more: said.append(event))
     return said
@@ -125,7 +125,7 @@ async def test_handoff_with_the_sequence_of_a_lost_one_is_a_different_handoff(tm
             desk = SupervisorDouble(client.bus)
             lost = await desk.publish_handoff("worker", {"say": "lost", "after": str(released)}, task="t1")
             await until(lambda: _in_work(client.bus, 1))
-            await store.restart(back="POINTSMAN_WORK")  # a worker continues with handoffs that the broker has lost
+            await store.restart(back="POINTSMAN_WORK")  # a worker may still run handoffs that the broker has lost
             new = await _handed_later(desk)
             result = await desk.result(new)
             released.touch()
@@ -142,7 +142,7 @@ async def _in_work(bus: Bus, count: int) -> bool:
 
 
 async def _handed_later(desk: SupervisorDouble) -> Handoff:
-    """Return the first handoff that a restoring broker accepts."""
+    """Return the first handoff that a broker accepts after it was restored."""
     while True:
         with suppress(BusUnavailableError, ConflictError):
             return await desk.publish_handoff("worker", {"say": "new"}, task="t2")

@@ -1,4 +1,4 @@
-"""Tools of real MCP servers, as processes and over HTTP, and a team as a tool of one, with the official SDK."""
+"""Tools of real MCP servers, as processes and over HTTP, and a team as a tool of an MCP server of the official SDK."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from mcp import Client, StdioServerParameters  # imported here, as it takes long: not within a test's time
+from mcp import Client, StdioServerParameters  # imported here, because the import takes seconds
 from support import factory
 from support.cluster import free_ports
 from support.contexts import new_context
@@ -140,7 +140,8 @@ async def test_a_call_is_bounded_and_a_server_that_died_is_started_again(command
         tool_reply(("slow", {})),
         text_reply("done"),
     )
-    dying, model = llm_agent(mcp_tools(command, timeout=2, env={"SLOW": "2"}), *calls)  # its start is not a call's time
+    # The timeout of a call does not include the server's start.
+    dying, model = llm_agent(mcp_tools(command, timeout=2, env={"SLOW": "2"}), *calls)
     context = Context.for_test("die")
 
     await dying.run(context.handoff, context)
@@ -175,7 +176,7 @@ async def test_tool_of_a_server_waits_for_approval_and_edited_arguments(command:
 
 
 async def start_http_server(script: Path, port: int) -> asyncio.subprocess.Process:
-    """Start an MCP server, and wait until it listens on the port."""
+    """Start an MCP server. Wait until it listens on the port."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, str(script), str(port), stderr=asyncio.subprocess.DEVNULL
     )
@@ -252,7 +253,7 @@ async def test_approval_of_a_server_tool_survives_the_end_of_all_processes(
 
     async with factory.team(team, [clerk()], on=settings) as client:
         workflow = (await client.submit("desk", "2 and 3")).id
-        (asked,) = await until(client.operations.questions, seconds=30)  # a process that loads the SDK starts first
+        (asked,) = await until(client.operations.questions, seconds=30)  # first a process must start and load the SDK
     async with factory.team(team, [clerk()], on=settings) as client:
         await client.operations.approve(asked.id, input={"a": 2, "b": 40}, actor="Ann")
         outcome = await (await client.workflow(workflow)).outcome(30)

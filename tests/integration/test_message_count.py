@@ -1,4 +1,4 @@
-"""A workflow costs a fixed number of messages and commits, by the sequences of the streams."""
+"""A workflow stores a fixed number of messages and commits, counted by the sequences of the streams."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ MESSAGES: dict[StreamKind, Counter[str]] = {
 
 
 def waiting_agent(name: str, go: asyncio.Event) -> Agent:
-    """Return an agent that answers once `go` is set."""
+    """Return an agent that answers when `go` is set."""
 
     @agent(name=name, description=f"Answers as {name} when the test allows it")
     async def answer(request: str) -> str:
@@ -45,7 +45,7 @@ def waiting_agent(name: str, go: asyncio.Event) -> Agent:
 
 @pytest.mark.parametrize("real", [False, True], ids=["memory", "jetstream"])
 async def test_workflow_stores_a_fixed_number_of_messages(settings: Settings, bus: JetStreamBus, real: bool) -> None:
-    """Each result has a commit of its own here. Results that arrive together share one."""
+    """The test waits after each result, because results that arrive together share a commit."""
     go = {name: asyncio.Event() for name in (*PARALLEL, "join")}
     tasks: list[dict[str, Any]] = [{"id": name, "agent": name, "intent": f"do {name}"} for name in PARALLEL]
     tasks.append({"id": "join", "agent": "join", "intent": "join", "depends_on": [*PARALLEL]})
@@ -53,7 +53,7 @@ async def test_workflow_stores_a_fixed_number_of_messages(settings: Settings, bu
     async with factory.team(factory.CREW, agents, on=settings if real else None, settled=True) as client:
         workflow = await client.submit("crew", "hello")
         log = client.subjects.log("crew", workflow.id)
-        for number, (name, event) in enumerate(go.items(), 3):  # after the commits of the request and of the plan
+        for number, (name, event) in enumerate(go.items(), 3):  # commits 1 and 2 are the request and the plan
             event.set()
 
             async def committed(name: str = name, number: int = number) -> bool:
@@ -71,7 +71,7 @@ async def test_workflow_stores_a_fixed_number_of_messages(settings: Settings, bu
 
     expected = (
         dict(MESSAGES) if real else {**MESSAGES, "work": Counter(handoff=6)}
-    )  # a schedule in memory is not a message
+    )  # the memory bus stores a schedule, but not as a message
     assert outcome.status == "completed"
     assert kinds == expected
     assert ends == {kind: counts.total() for kind, counts in expected.items()}

@@ -64,7 +64,7 @@ async def collector() -> AsyncIterator[OtlpCollector]:
 async def system(
     broker: EmbeddedBroker, collector: OtlpCollector, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[System]:
-    """Yield the shipped team with each agent in a process of its own."""
+    """Yield a system with the shipped team and a process for each agent."""
     settings = Settings(url=broker.url, namespace=f"t{secrets.token_hex(4)}", log_level="debug")
     async with System(tmp_path_factory.mktemp("one-trace"), settings, **collector.environment) as system:
         await asyncio.gather(
@@ -120,14 +120,14 @@ async def test_a_bare_request_with_a_traceparent_goes_on_with_its_callers_trace(
 
 
 async def _ask_bare(system: System, headers: dict[str, str]) -> Outcome:
-    """Return the outcome of bare JSON, as any NATS client may publish it."""
+    """Publish a request as bare JSON, as any NATS client may do, and return its outcome."""
     bus, subjects = system.client.bus, system.client.subjects
     sequence = await bus.publish(subjects.request(TEAM, "anonymous"), b'{"input": "I was charged twice"}', headers)
     return await (await system.client.workflow_from_sequence(sequence)).outcome(30)
 
 
 async def _spans_of(collector: OtlpCollector, trace_id: str, *, callers_span: str = "") -> list[ReceivedSpan]:
-    """Return the spans of a trace once its workflow span exists and no parent but the caller's is missing."""
+    """Wait until a trace has its workflow span and only the caller's span is missing as a parent. Return its spans."""
     trace: list[ReceivedSpan] = []
 
     def whole(spans: list[ReceivedSpan]) -> bool:
@@ -140,9 +140,9 @@ async def _spans_of(collector: OtlpCollector, trace_id: str, *, callers_span: st
 
 
 def _drawn(spans: list[ReceivedSpan], namespace: str) -> str:
-    """Return the tree, one span a line, with sorted children.
+    """Return the tree of spans with sorted children, one span in each line.
 
-    Spans of inputs that were batched by chance are left out.
+    Spans of inputs that were batched by chance are omitted.
     """
     spans = [
         span

@@ -1,4 +1,4 @@
-"""The server with users of the tests refuses forbidden subjects, and names each refusal."""
+"""The tests' server with users refuses forbidden subjects and logs each refusal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pictures of the documentation are taken by a script, which runs against the dashboard of the present code."""
+"""The script that takes the pictures of the documentation runs with the current dashboard."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An agent over a provider obeys the rate limit, repeats calls after transient errors, and makes one call at a time."""
+"""An agent with a real provider SDK obeys rate limits, retries after transient errors, and makes one call at a time."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ async def test_a_model_call_is_one_chat_span_and_no_other(connect: Connect, span
 
 
 class _Hurried(VirtualClock):
-    """Sleeps are noted and over at once."""
+    """Records the duration of each sleep and returns immediately."""
 
     def __init__(self) -> None:
         super().__init__(datetime.now(UTC))

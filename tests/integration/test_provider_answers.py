@@ -1,4 +1,4 @@
-"""A provider's answer is read whole: text, calls, data and usage. Each request has the provider's form."""
+"""All parts of a provider's answer are read: text, calls, data and usage. Requests have the provider's format."""
 
 from __future__ import annotations
 

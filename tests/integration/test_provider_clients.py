@@ -1,4 +1,4 @@
-"""A key, a proxy or a CA file that cannot be used is named, nothing is sent or counted, and the chain continues."""
+"""An unusable key, proxy or CA file is named. No request is sent or counted, and the chain's next model is used."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ UNUSABLE: list[tuple[dict[str, str], str]] = [
 
 @pytest.fixture(params=UNUSABLE, ids=lambda case: "-".join(case[0]))
 def unusable(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
-    """The error for a client that cannot be made here."""
+    """Set environment variables with which no client can be created. Return the expected error."""
     variables, message = request.param
     for name in ("ALL_PROXY", "HTTPS_PROXY", "HTTP_PROXY", "SSL_CERT_FILE", "SSL_CERT_DIR"):
         monkeypatch.delenv(name, raising=False)
@@ -141,7 +141,7 @@ async def test_doctor_names_a_key_that_cannot_be_sent_and_a_model_without_a_pric
 
 
 class LocalProtocolError(Exception):
-    """As the HTTP client calls a header that it does not write."""
+    """An error with the name that the HTTP client uses for an invalid header."""
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A failure at a provider is one call and states whether and when to retry."""
+"""A failure at a provider counts as one call. The error states if and when to retry."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def test_a_dropped_connection_is_retryable(connect: Connect, broken: Answe
             await model.complete(asking())
 
     assert caught.value.retryable
-    assert caught.value.usage is not None  # its cost is unknown, but it was a call
+    assert caught.value.usage is not None  # the cost is unknown, but the call counts
     assert caught.value.usage.calls == 1
 
 
@@ -132,7 +132,7 @@ async def test_closed_model_reopens_and_each_event_loop_has_its_own_client(conne
 
 
 class ConnectError(Exception):
-    """As the HTTP client of either SDK calls it."""
+    """An error with the name that the HTTP clients of both SDKs use."""
 
 
 def test_a_server_that_is_not_there_is_named_without_its_password() -> None:

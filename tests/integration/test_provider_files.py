@@ -1,4 +1,4 @@
-"""Images and documents reach each provider as its native blocks, through its real SDK."""
+"""Images and documents reach each provider through its real SDK, as native blocks of the provider."""
 
 from __future__ import annotations
 

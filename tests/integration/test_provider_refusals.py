@@ -1,4 +1,4 @@
-"""A server that refuses a parameter by its name is asked once more without it, and never again with it."""
+"""If a server refuses a named parameter, the request is repeated once without it. Later requests omit it."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def asked(case: dict[str, Any], model: ProviderModel) -> ModelRequest:
 
 
 async def adapted(model: ProviderModel, request: ModelRequest) -> ModelReply:
-    """The reply, after as many refusals as the adapter learns from."""
+    """Return the reply. The adapter may learn from up to three refusals first."""
     refused: list[ModelError] = []
     while len(refused) < 3:
         try:
@@ -80,7 +80,7 @@ async def test_a_parameter_that_is_refused_by_name_is_left_out_or_renamed_from_t
         model, another = model_for(case, provider), model_for(case, provider)
         request = asked(case, model)
         await adapted(model, request)
-        await another.complete(request)  # another agent's, of the same process
+        await another.complete(request)  # the adapter of another agent in the same process
         await model.close()
         await another.close()
 
@@ -121,7 +121,7 @@ async def test_a_refusal_is_counted_as_a_call_and_a_limit_of_calls_holds() -> No
         await agent.close()
 
     assert (found, context.usage.calls, len(provider.calls)) == ({"city": "Oslo", "people": 0}, 2, 2)
-    assert context.usage.input_tokens == 11, "a refused request costs no tokens"
+    assert context.usage.input_tokens == 11, "the refused request was counted"
     assert (caught.value.kind, len(bounded.calls), limited.usage.calls) == ("limit", 1, 1)
 
 

@@ -1,4 +1,4 @@
-"""Data that a provider needs back with a tool's result is in the journal, and sent by the worker that continues."""
+"""A provider's opaque data is stored in the journal. The next worker sends it back with the tool's result."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def weather(city: str) -> str:
 async def test_a_worker_that_goes_on_sends_the_opaque_data_of_the_turn_before(case: Case) -> None:
     journal = MemoryJournal()
     async with FakeProvider(deque([Answer(body=case.sent), Answer("no", status=400), Answer("Rain.")])) as provider:
-        for _ in range(2):  # the first worker is refused after its tool has run, and the second continues
+        for _ in range(2):  # the first worker fails after its tool call, and the second worker continues
             agent = agent_of(case, provider)
             context = new_context(journal=journal)
             try:
@@ -44,7 +44,7 @@ async def test_a_worker_that_goes_on_sends_the_opaque_data_of_the_turn_before(ca
 
     first, broken, again = provider.calls
     assert answer == "Rain."
-    assert broken.body == again.body, "the journal gives back what the first worker had"
+    assert broken.body == again.body, "the second worker did not send the same request as the first"
     for part in case.expected["reply"]["sends_back"]:
         assert json.dumps(part)[1:-1] in json.dumps(again.body)
         assert json.dumps(part)[1:-1] not in json.dumps(first.body)

@@ -1,4 +1,4 @@
-"""A streamed answer arrives in pieces, and ends or fails as a whole answer does."""
+"""A streamed answer arrives in pieces, and ends or fails like an answer that is not streamed."""
 
 from __future__ import annotations
 

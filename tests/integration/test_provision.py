@@ -1,4 +1,4 @@
-"""`pointsman provision` creates streams and consumers, so the processes of a system need no right to create them."""
+"""`pointsman provision` creates streams and consumers, so other processes need no right to create them."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ async def test_a_second_run_changes_nothing(tmp_path: Path) -> None:
     assert info["config"]["max_ack_pending"] == 7
 
 
-@pytest.mark.timeout(240)  # eleven processes, one after the other
+@pytest.mark.timeout(240)  # runs eleven processes in sequence
 async def test_each_process_names_the_command_when_something_is_missing(tmp_path: Path) -> None:
     async with server(tmp_path) as port:
         without_streams = [

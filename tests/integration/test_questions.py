@@ -1,4 +1,4 @@
-"""A workflow that waits for a person waits through the death of everything but the broker."""
+"""A workflow waits for a person's answer even if all processes except the broker are killed and replaced."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A user with an inbox prefix of its own reads with consumers of its own names, and changes no other consumer."""
+"""A user with an own inbox prefix reads with consumers of its own names and cannot change other consumers."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def connect_ada(running: PermissionServer) -> JetStreamBus:
 
 
 async def test_processes_of_one_user_share_its_names(tmp_path: Path) -> None:
-    """Follow nearly as many subjects as there are names from two processes, and read in each process meanwhile."""
+    """Two processes follow nearly as many subjects as the user has names. Each process also reads at the same time."""
     async with server(tmp_path) as (running, root), AsyncExitStack() as stack:
         first, second = await connect_ada(running), await connect_ada(running)
         stack.push_async_callback(first.close)
@@ -70,14 +70,14 @@ async def read_all(bus: JetStreamBus) -> list[bytes]:
 
 
 async def test_consumer_of_another_name_cannot_be_changed(tmp_path: Path) -> None:
-    """Try the request that would change the filter of the durable consumer of another system."""
+    """Try to change the filter of another system's durable consumer."""
     async with server(tmp_path) as (running, root):
         await root.consumer("shop", "log", "own.log.other.*", ack_wait=30)
         ada = await connect_ada(running)
         config = {"name": "shop", "durable_name": "shop", "filter_subject": READ, "ack_policy": "explicit"}
         with pytest.raises(PermissionDeniedError):
             await ada.api(f"CONSUMER.CREATE.{STREAM}.shop.{READ}", {"stream_name": STREAM, "config": config})
-        # The name in the subject counts: a different name in the body is refused by the broker.
+        # Permissions check the name in the subject. The broker refuses a body with another name.
         forged = await ada.api(f"CONSUMER.CREATE.{STREAM}.{NAMES[0]}.{READ}", {"stream_name": STREAM, "config": config})
         await ada.close()
 

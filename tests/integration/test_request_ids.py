@@ -1,4 +1,4 @@
-"""On a real broker, no caller and no team takes the request id of another."""
+"""On a real broker, no caller or team can block a request id of another caller or team."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ BODY = dump(Request(input="amount 1"))
 
 
 def event(id: str) -> dict[str, str]:
-    """Return the headers of a request of another system."""
+    """Return the headers of a CloudEvent from another system."""
     return encode(Envelope(id=id, type=Request.event_type, source="/shop", time=datetime.now(UTC)))
 
 
 async def test_guessed_request_id_suppresses_no_request(bus: JetStreamBus, settings: Settings) -> None:
-    """A caller knows the id and the body of another caller's next request, and publishes all ids that follow."""
+    """A caller that knows another caller's next request id and body publishes all message ids derived from them."""
     subjects = Subjects(settings.namespace)
     async with factory.team(CREW, AGENTS, on=settings) as client:
         victim = subjects.request("crew", client.user)
@@ -54,7 +54,7 @@ async def test_guessed_request_id_suppresses_no_request(bus: JetStreamBus, setti
 async def test_publisher_of_a_suppressed_request_sees_it_and_publishes_again(
     bus: JetStreamBus, settings: Settings
 ) -> None:
-    """A bare `Nats-Msg-Id` that another caller has used is dropped, until the window has passed."""
+    """The broker drops a message with another caller's bare `Nats-Msg-Id` until the duplicate window has passed."""
     subjects = Subjects(settings.namespace)
     mine, id = subjects.request("crew", "shop"), {"Nats-Msg-Id": "order-1"}
     async with await nats.connect(settings.url) as connection:
@@ -75,7 +75,7 @@ async def test_publisher_of_a_suppressed_request_sees_it_and_publishes_again(
 
 
 async def test_broker_accepts_no_shorter_window_of_duplicates(settings: Settings, namespace: str) -> None:
-    """If this test fails, the broker can do more than docs/security.md states: shorten the window of requests."""
+    """If this test fails, the broker allows a shorter window. Then shorten the window that docs/security.md states."""
     async with await nats.connect(settings.url) as connection:
         stream = connection.jetstream()
         with pytest.raises(APIError, match="duplicates window needs to be >= 100ms"):
@@ -124,7 +124,7 @@ async def test_same_id_with_another_body_is_a_dead_letter(bus: JetStreamBus, set
     async with factory.team(CREW, AGENTS, on=settings, settled=True) as client:
         await bus.publish(subject, BODY, {}, message_id="order-1")
         await factory.workflow_of(client, workflow_id_for(subject, "order-1"), "crew").outcome(20)
-        await asyncio.sleep(0.3)  # the window of the broker has passed
+        await asyncio.sleep(0.3)  # until the duplicate window has passed
 
         await bus.publish(subject, dump(Request(input="amount 2")), {}, message_id="order-1")
         letters = await _first_letters(bus, subjects)
@@ -133,7 +133,7 @@ async def test_same_id_with_another_body_is_a_dead_letter(bus: JetStreamBus, set
 
 
 async def _first_letters(bus: JetStreamBus, subjects: Subjects) -> list[str]:
-    """Return the kinds of the dead letters, once there are some."""
+    """Wait for dead letters, and return their kinds."""
     async with asyncio.timeout(10):
         while not (found := [each async for each in bus.read("dead", subjects.dead_letters)]):
             await asyncio.sleep(0.05)

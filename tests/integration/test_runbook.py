@@ -96,7 +96,7 @@ def test_every_trouble_has_its_command_its_panel_and_its_alert(about: str) -> No
     assert re.search(r"Alerts?: `Pointsman", about)
 
 
-@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool, of Prometheus, is not here")
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool of Prometheus is not installed")
 def test_alerts_fire_when_they_should_and_not_otherwise() -> None:
     told = Path(__file__).with_name("alerts.yml")
     assert set(re.findall(r"alertname: (\w+)", told.read_text())) == {rule["alert"] for rule in RULES}
@@ -124,14 +124,14 @@ async def test_every_command_of_the_runbook_runs(
         workflow = await client.submit("crew", "hello")
         await workflow.outcome(30)
         (letter,) = await client.operations.dead_letters()
-        # A workflow that is resumed has no dead letters of its earlier round.
+        # A resume removes the dead letters of the earlier round.
         for command in sorted(commands, key=lambda line: line.startswith("pointsman resume")):
             program, *arguments = shlex.split(Template(command).substitute(ID=workflow.id, LETTER=letter.content.id))
             assert program == "pointsman"
             result = await asyncio.to_thread(CliRunner().invoke, app, arguments)
             ran[command] = (result.exit_code, result.stdout + result.stderr)
 
-    # The workflow has ended: `cancel` and the replay of its letter report that, and doctor finds the letter.
+    # The workflow has ended, so `cancel` and the replay of its dead letter report this. Doctor reports the dead letter.
     may_find = ("pointsman cancel", "pointsman dead replay", "pointsman doctor")
     assert [(command, said) for command, (code, said) in ran.items()
             if code > (1 if command.startswith(may_find) else 0)] == []  # fmt: skip

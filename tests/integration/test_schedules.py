@@ -1,4 +1,4 @@
-"""Schedules with a real broker and real processes: crashes at each point, and a broker that is stopped over a fire."""
+"""Schedules with a real broker and real processes survive crashes at each point, and an outage during a fire."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from pointsman_schemas.team import Pipeline, Stage, Team
 pytestmark = pytest.mark.timeout(180)
 
 SOLO = Team(name="crew", strategy=Pipeline(stages=(Stage(agent="a"),)))
-# The first passage of each point belongs to the command that creates the schedule, the second to its timer. The first
-# message sent is the request of the fire.
+# The first passage of each point belongs to the command that creates the schedule, the second to its timer. The point
+# `sent` is different, because the first message that the supervisor sends is the request of the fire.
 POINTS = {"received": 2, "committed": 2, "sent": 1, "emitted": 2, "acked": 2}
 
 
@@ -34,7 +34,7 @@ async def ended_run(client: Client, name: str) -> Schedule | None:
 
 
 async def crash(settings: Settings, folder: Path, point: str, number: int) -> None:
-    """Kill the supervisor at a passage of `point`, and start another. The fire is one workflow with one outcome."""
+    """Crash the supervisor at a passage of `point`, and start another. The fire has one workflow with one outcome."""
     own = settings.model_copy(update={"namespace": f"{settings.namespace}-{point}", "ack_wait": 1.0, "heartbeat": 10.0})
     beside = factory.team((), [planner, synthesizer, worker], on=own)
     async with System(folder / own.namespace, own, POINTSMAN_FAULT=f"supervisor.{point}:{number}") as system, beside:

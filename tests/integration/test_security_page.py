@@ -1,4 +1,4 @@
-"""Every block of docs/security.md runs: the commands make users, and nats-server takes the configuration."""
+"""Every block of docs/security.md runs. The commands create users, and nats-server accepts the configuration."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_every_block_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def check_server_config(folder: Path, body: str, *, after: str = "") -> None:
-    """Let nats-server check the configuration. That of the JWTs is checked once the block that makes them has run."""
+    """Check the configuration with nats-server. For JWTs, check only after the block that creates the JWTs has run."""
     if after and not (folder / "tenant").exists():
         CliRunner().invoke(app, ["grants", "init", str(folder / "other"), after])
         body = body.replace("tenant/", "other/")
@@ -60,7 +60,7 @@ def check_server_config(folder: Path, body: str, *, after: str = "") -> None:
 
 
 def test_inline_commands_of_the_page_are_commands(tmp_path: Path) -> None:
-    """Check that the commands in the text take the options that the text gives them."""
+    """Check that the commands in the text accept their options."""
     commands = re.findall(r"`pointsman ((?:grants|doctor|callout)[^`]*)`", PAGE)
     helped = [re.sub(r" (?:[A-Z]+|[a-z]+\.toml).*$", "", each).split() for each in commands]
 

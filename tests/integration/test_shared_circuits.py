@@ -1,4 +1,4 @@
-"""Supervisors in different processes share open circuits on a real broker, and each circuit's only probe."""
+"""Supervisors in different processes share open circuits on a real broker. Each circuit gets only one probe."""
 
 from __future__ import annotations
 
@@ -55,19 +55,20 @@ def begun(folder: Path) -> list[str]:
 async def entries(system: System, workflow: Workflow, kind: Any) -> list[Any]:
     try:
         return [entry for entry in await system.client.entries(workflow.id) if isinstance(entry, kind)]
-    except NotFoundError:  # it is not admitted yet
+    except NotFoundError:  # the workflow has not started yet
         return []
 
 
 async def test_two_supervisors_send_one_probe_to_a_failing_agent(settings: Settings, tmp_path: Path) -> None:
     settings = settings.model_copy(update={"circuit_failures": 2, "circuit_open": 3.0, "log_level": "debug"})
-    settings = settings.model_copy(update={"max_running": 2})  # the second takes the excess requests of the first
+    # A low limit, so that the second supervisor gets the other requests.
+    settings = settings.model_copy(update={"max_running": 2})
     (tmp_path / "ill").touch()
     async with System(tmp_path, settings) as system:
         target = system.write("routes.py", CREW)
         *supervisors, _ = await asyncio.gather(*(system.supervisor(target) for _ in range(2)), system.worker(target))
         submit, circuits = system.client.submit, system.client.operations.circuits
-        # Each supervisor counts its own failures: of three failures, one of two supervisors has counted two.
+        # Each supervisor counts its own failures. Of three failures, one of the two supervisors has counted two.
         failing = [await submit("crew", "work") for _ in range(3)]
 
         async def opened() -> bool:
@@ -75,7 +76,7 @@ async def test_two_supervisors_send_one_probe_to_a_failing_agent(settings: Setti
 
         await wait_for(opened, "open circuit")
 
-        async def each_has_failed_or_waits() -> bool:  # else one begins below, and looks like a probe
+        async def each_has_failed_or_waits() -> bool:  # otherwise one starts later and looks like a probe
             waits = [each for each in failing if await entries(system, each, TaskHeld)]
             return len(begun(tmp_path)) + len(waits) >= len(failing)
 
@@ -93,7 +94,7 @@ async def test_two_supervisors_send_one_probe_to_a_failing_agent(settings: Setti
         await wait_for(both_hold_some, "held task of each supervisor")
 
         since = (await circuits())["alpha"].since
-        waiting = [*failing, *held]  # one of the failing tasks may have arrived too late to fail
+        waiting = [*failing, *held]  # one of these tasks may have arrived after the circuit opened
 
         async def one_is_sent_and_the_rest_have_looked_again() -> bool:
             sent = [entry.at for each in waiting for entry in await entries(system, each, TaskDispatched)]
@@ -109,7 +110,7 @@ async def test_two_supervisors_send_one_probe_to_a_failing_agent(settings: Setti
         outcomes = [await workflow.outcome(100) for workflow in held]
         for workflow in failing:
             await workflow.outcome(100)
-        for supervisor in supervisors:  # a supervisor without the probe has received its success
+        for supervisor in supervisors:  # the supervisor that did not send the probe learns its result, too
             await supervisor.logged("circuit_closed", agent="alpha")
     await remove_streams(settings)
 

@@ -1,4 +1,4 @@
-"""Text that a model writes reaches its readers in order and once, over a connection that breaks in the middle."""
+"""A model's streamed text reaches readers once and in order, even if their connection breaks in the middle."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ async def test_reader_whose_connection_breaks_gets_each_piece_once_and_the_store
             missed = len("".join(WORDS[:30])) - sum(len(piece.text) for piece in got)
             proxy.heal()
             await until(lambda: proxy.accepted > before, seconds=20)
-            await asyncio.sleep(0.5)  # the subscription of the new connection
+            await asyncio.sleep(0.5)  # until the new connection has subscribed
             healed.set()
             outcome = await followed.outcome(30)
             await until(lambda: "".join(piece.text for piece in got) == outcome.answer)

@@ -1,4 +1,4 @@
-"""Child processes of a cancelled task end with all their children."""
+"""When a task is cancelled, its child processes and all their children end."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ with open(sys.argv[1], "a") as pids:
     pids.write(f"{os.getpid()}\\n")
 time.sleep(60)
 """
-"""A process with a child, neither of which ends when it is asked to."""
+"""A process and its child that both ignore SIGTERM."""
 
 RUNNER = f"""
 import sys
@@ -80,7 +80,7 @@ async def all_gone(path: Path) -> bool:
 
 
 def parent_of(them: list[int]) -> int:
-    """Return the process outside `them` that started one of `them`."""
+    """Return the first parent of the processes `them` that is not itself one of `them`."""
     parents = [int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]) for pid in them]
     return next(parent for parent in parents if parent not in them)
 
@@ -137,7 +137,7 @@ async def test_command_cancelled_during_its_start_leaves_no_process(
 
     async def slow(*command: Any, **options: Any) -> asyncio.subprocess.Process:
         process = await start(*command, **options)
-        await started.wait()  # it runs, and the loop has not come to say so
+        await started.wait()  # the process runs, but `create_subprocess_exec` has not returned yet
         return process
 
     monkeypatch.setattr(asyncio, "create_subprocess_exec", slow)
@@ -213,7 +213,7 @@ async def test_a_worker_that_leaves_takes_its_processes_along_however_it_leaves(
 
 
 async def test_a_command_gets_no_secret_of_its_worker_unless_it_asks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A command gets the worker's variables, but model keys, logins and collector headers only by name."""
+    """A command gets the worker's variables. It gets model keys, logins and collector headers only if it names them."""
     own = {
         "OPENAI_API_KEY": "k1",
         "ANTHROPIC_AUTH_TOKEN": "k2",

@@ -1,4 +1,4 @@
-"""On a real broker every request reaches exactly one outcome."""
+"""On a real broker, every request reaches exactly one outcome."""
 
 from __future__ import annotations
 
@@ -145,7 +145,8 @@ async def test_unreadable_result_fails_its_task_and_is_dead_lettered(
 
     assert outcome.status == "failed"
     assert outcome.gaps[0].reason.startswith("a sent a result that is not a valid Result")
-    assert kinds == ["undecodable", "undecodable"]  # the message itself, and the task that failed for it
+    # Dead letters of the message and of the task that failed because of it.
+    assert kinds == ["undecodable", "undecodable"]
 
 
 async def test_outcome_is_also_sent_to_reply_to_unless_that_is_one_of_our_subjects(
@@ -178,7 +179,7 @@ async def test_two_supervisors_dispatch_nothing_twice(
     if spread:
         monkeypatch.setattr(Ownership, "balanced", True)
     plan = planner_of(*({"id": f"t{n}", "agent": "a", "intent": f"do thing {n}"} for n in range(8)))
-    # All of it is one busy process here. If its cards expire, plans are refused for unknown agents.
+    # A long heartbeat, because all parts share one busy process. If a card expires, plans with its agent are refused.
     settings = settings.model_copy(update={"heartbeat": 5.0})
     async with factory.team(TEAM, [plan, synthesizer, echo("a")], on=settings, supervisors=2) as client:
         workflows = [await client.submit("crew", f"hello {n}") for n in range(25)]

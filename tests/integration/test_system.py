@@ -1,4 +1,4 @@
-"""Processes and brokers that are killed: every workflow still reaches its one outcome."""
+"""Every workflow reaches exactly one outcome, although processes and brokers are killed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.timeout(max(180, SIZE.patience))
 
 
 async def check(system: System, workflow: Workflow) -> None:
-    """Assert that a log has one terminal entry at its end, and that nothing is dispatched or accepted twice."""
+    """Assert that the only terminal entry of a log is its last entry, and that no attempt or result occurs twice."""
     entries = await system.client.entries(workflow.id)
     assert [entry for entry in entries if isinstance(entry, WorkflowEnded)] == list(entries[-1:])
     assert _repeated((entry.task_id, entry.attempt) for entry in entries if isinstance(entry, TaskDispatched)) == []
@@ -53,7 +53,7 @@ FAILING = {
         ]
     },
 }
-"""A refused plan, a failed attempt, a failed task and a skipped one."""
+"""A refused plan, a failed attempt, a failed task and a skipped task."""
 
 
 async def test_a_supervisor_may_be_killed_at_every_kind_of_entry(settings: Settings, tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ async def test_a_supervisor_may_be_killed_at_every_kind_of_entry(settings: Setti
         "serial": ("completed", "a b c"),
         "failing": ("partial", "one two (t3 is missing) (t4 is missing)"),
     }
-    seen: set[tuple[str, str]] = set()  # the fault points of the killed supervisor; up to `died_at` there was one death
+    seen: set[tuple[str, str]] = set()  # workflow and kind of each entry before the newest kill
     ended: set[str] = set()
     deaths = died_at = 0
     async with factory.team((), [planner, synthesizer, worker], on=settings), System(tmp_path, settings) as system:
@@ -145,7 +145,7 @@ async def _idle(client: Client, agent: str) -> bool:
 async def test_the_same_ids_from_many_callers_cross_no_answers(
     broker: EmbeddedBroker, namespace: str, tenants: int, teams: int
 ) -> None:
-    """Twenty callers: of five teams in each of four namespaces, of five teams in one namespace, or of one team."""
+    """Twenty callers use five teams in each of four namespaces, five teams in one namespace, or one team."""
     spaces = [Settings(url=broker.url, namespace=f"{namespace}{letter}") for letter in "abcd"[:tenants]]
     every = [Team(name=f"team-{number}", strategy=PlanAndExecute(synthesizer=None)) for number in range(teams)]
     ids, callers = [str(number) for number in range(1, SIZE.ids + 1)], 20 // tenants

@@ -1,4 +1,4 @@
-"""A namespace with unsynced handoffs: workflows survive a restart of a broker that has lost these handoffs."""
+"""In a namespace with unsynced handoffs, workflows survive a restart of a broker that lost handoffs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ async def test_the_broker_says_that_it_does_not_sync_them(settings: Settings) ->
         configs = {stream: (await bus.api(f"STREAM.INFO.{name}_{stream}"))["config"] for stream in ("WORK", "HANDOFFS")}
         number = await bus.publish(f"{settings.namespace}.handoff.a.crew.w.t.1", b"", {}, expect=0)
         there = await bus.subjects("handoffs", f"{settings.namespace}.handoff.>")
-        follower = await connect(settings, name="follower", wait=5)  # the existing stream decides, not the setting
+        # The existing stream takes precedence over the setting.
+        follower = await connect(settings, name="follower", wait=5)
         await follower.set_up()
         followed = await follower.get("handoffs", number)
         knows = follower.handoffs_unsynced
@@ -56,7 +57,8 @@ async def test_a_stream_that_was_lost_is_made_again_as_it_was(settings: Settings
     bus = await connect(settings.model_copy(update={"unsynced_handoffs": True}), name="test", wait=5)
     await bus.set_up()
     await bus.api(f"STREAM.DELETE.{name}_{lost}")
-    other = await connect(settings, name="other", wait=5)  # which knows nothing of how it was
+    # These settings lack `unsynced_handoffs`, so only the remaining stream shows the mode.
+    other = await connect(settings, name="other", wait=5)
 
     await other.set_up()
     config = (await bus.api(f"STREAM.INFO.{name}_HANDOFFS"))["config"]
@@ -108,7 +110,7 @@ async def test_workflows_end_once_when_the_broker_comes_back_without_their_hando
         async with factory.team(team, [planner, synthesizer, worker], on=settings, supervisors=2) as client:
             released_later = [steps("a", "b", after=str(released)), steps("c", "d", serial=True, after=str(released))]
             workflows = [await client.submit("crew", each) for each in 3 * released_later]
-            await until(lambda: _sent(client, 1 + 9))  # only tasks without dependencies
+            await until(lambda: _sent(client, 1 + 9))  # the planner and the tasks without dependencies
             lost = set(await client.bus.subjects("handoffs", client.subjects.agent_handoffs("worker")))
 
             await store.restart(back="POINTSMAN_HANDOFFS")
@@ -130,6 +132,6 @@ async def test_workflows_end_once_when_the_broker_comes_back_without_their_hando
 
 
 async def _sent(client: Client, count: int) -> bool:
-    with suppress(BusUnavailableError):  # it is starting again
+    with suppress(BusUnavailableError):  # the broker restarts
         return len(await client.bus.subjects("handoffs", client.subjects.agent_handoffs("worker"))) >= count
     return False

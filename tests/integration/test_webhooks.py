@@ -1,4 +1,4 @@
-"""Webhooks to a real HTTP receiver that fails, is slow, redirects, answers 410 and dies, from real processes."""
+"""Real processes send webhooks to a real HTTP receiver that fails, is slow, redirects, answers 410 or stops."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ async def end(bus: Bus, subjects: Subjects, *numbers: int, team: str = "crew", a
 
 
 async def state_of(bus: Bus, subjects: Subjects, endpoint: str, *statuses: str) -> list[DeliveryState]:
-    """Return the states of an endpoint's deliveries once they are these, in any order."""
+    """Wait until an endpoint's deliveries have these states, in any order."""
 
     async def found() -> list[DeliveryState] | None:
         states = list(await list_deliveries(bus, subjects, endpoint=endpoint))
@@ -88,7 +88,7 @@ async def test_an_endpoint_receives_the_events_that_it_wants_signed(
         id="dl_1", origin="worker", team="crew", cause=AttemptError(kind="undecodable", message="no JSON"), attempts=1,
         subject="s", body="e30=", at=now,
     )  # fmt: skip
-    await end(bus, subjects, 99)  # before the endpoints exist
+    await end(bus, subjects, 99)  # an event before the endpoints exist
     async with receiving() as all_events, receiving() as some, receiving() as other, served_webhooks(settings):
         made = await add(store, all_events)
         await add(store, some, events=["question.asked"])
@@ -181,7 +181,7 @@ async def test_an_endpoint_that_answers_410_receives_nothing_until_it_is_enabled
 
 
 async def _is_read(bus: Bus, subjects: Subjects, number: int) -> bool:
-    """Return True if the service has read an outcome. The count of the broker's pending messages may be late."""
+    """Return True if the service has read an outcome. The broker's count of pending messages may be late."""
     stored = await bus.last("log", subjects.outcome("crew", f"wf_{number}"))
     depth = await bus.depth("webhook-outcomes", "log")
     return stored is not None and depth is not None and depth.settled_through >= stored.sequence
@@ -211,7 +211,7 @@ async def test_a_new_secret_signs_beside_the_present_one_until_the_overlap_has_p
         await end(bus, subjects, 1)
         await until(lambda: len(receiver.received) == 1, seconds=WAIT_S)
         third = await store.rotate(first.endpoint.id, overlap=timedelta(0))
-        await asyncio.sleep(1.1)  # the time for which a service uses the endpoints that it has read
+        await asyncio.sleep(1.1)  # the service rereads its endpoints after this time
         await end(bus, subjects, 2)
         await until(lambda: len(receiver.received) == 2, seconds=WAIT_S)
 
@@ -258,8 +258,8 @@ async def test_an_endpoint_that_hangs_does_not_delay_another_endpoint(
         await until(lambda: len(quick.received) >= 40, seconds=WAIT_S)
         elapsed = asyncio.get_running_loop().time() - began
 
-    assert elapsed < 9, "the deliveries waited for the time-outs of the other endpoint"
-    assert len(slow.received) == 2  # a quarter of the deliveries at a time
+    assert elapsed < 9, "deliveries waited for the time-outs of another endpoint"
+    assert len(slow.received) == 2  # an endpoint gets only a quarter of the concurrent deliveries
 
 
 async def test_an_event_that_is_too_large_is_sent_without_its_data(
@@ -267,7 +267,7 @@ async def test_an_event_that_is_too_large_is_sent_without_its_data(
 ) -> None:
     async with receiving() as receiver, served_webhooks(settings, webhook_max_body=2_000):
         made = await add(store, receiver)
-        await end(bus, subjects, 1, answer="x" * 3_000_000)  # in the object store
+        await end(bus, subjects, 1, answer="x" * 3_000_000)  # stored in the object store
         await until(lambda: receiver.received, seconds=WAIT_S)
 
     assert receiver.received[0].verify(made.secret)["data"] == {
@@ -279,7 +279,7 @@ async def test_an_event_that_is_too_large_is_sent_without_its_data(
 async def test_a_killed_service_loses_no_event_and_changes_no_id(
     bus: JetStreamBus, subjects: Subjects, store: EndpointStore, settings: Settings, tmp_path: Path
 ) -> None:
-    """Half of the deliveries hang when the process is killed, and the events of the other half are not read yet."""
+    """When the process is killed, half of the deliveries hang. The events of the other half are not read yet."""
     number = 30
     environment = {"POINTSMAN_WEBHOOK_PRIVATE_NETWORKS": "true", "POINTSMAN_WEBHOOK_TIMEOUT": "1"}
     async with receiving() as receiver, System(tmp_path, settings, **environment) as system:

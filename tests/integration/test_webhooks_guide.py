@@ -1,4 +1,4 @@
-"""Every block of docs/webhooks.md runs, in its order, with a team, a webhook service and the receiver of the page."""
+"""Every block of docs/webhooks.md runs in order, with a team, a webhook service and the page's receiver."""
 
 from __future__ import annotations
 

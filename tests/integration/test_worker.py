@@ -1,4 +1,4 @@
-"""A worker's process on the real broker: killed, drained, blocked; no work is lost and none is done twice."""
+"""On a real broker, a worker process is killed, drained or blocked. No work is lost or repeated."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def notes(tmp_path: Path) -> Path:
 
 @pytest.fixture
 async def start(settings: Settings, bus: JetStreamBus, notes: Path) -> AsyncIterator[StartWorker]:
-    """Yield a function that starts a worker and waits until it takes handoffs; all workers end afterwards."""
+    """Yield a function that starts a worker and waits until it takes handoffs. All workers end after the test."""
     started: list[asyncio.subprocess.Process] = []
 
     async def start_one(grace: float = 2.0, ack_wait: float = 2.0) -> asyncio.subprocess.Process:
@@ -92,7 +92,7 @@ async def start(settings: Settings, bus: JetStreamBus, notes: Path) -> AsyncIter
         started.append(process)
 
         async def announced() -> bool:
-            assert process.returncode is None, "the worker ended at once"
+            assert process.returncode is None, "the worker ended during its start"
             return len({card.instance for card in await bus.registry.cards()} - known) > 0
 
         await until(announced, seconds=30)
@@ -140,7 +140,7 @@ async def test_work_longer_than_the_ack_deadline_runs_once(
     await until(all_settled)
     for name in ("sleeper", "blocker", "rude"):
         information = await bus.api(f"CONSUMER.INFO.{desk.subjects.work_stream}.agent-{name}")
-        assert information["delivered"]["consumer_seq"] == 1  # each was handed out once
+        assert information["delivered"]["consumer_seq"] == 1  # each handoff was delivered once
 
 
 async def test_the_first_signal_lets_running_work_finish(
@@ -168,13 +168,14 @@ async def test_work_longer_than_the_grace_is_handed_to_another_worker(
     process = await start(grace=1)
 
     for number, name in enumerate(("sleeper", "blocker", "rude"), 1):
-        await desk.publish_handoff(name, 40.0, task=f"T-{name}")  # longer than the other worker may take to start
+        await desk.publish_handoff(name, 40.0, task=f"T-{name}")  # longer than the start of the other worker
         await until(partial(has_started, notes, number))
     await start()
-    async with timed(0, 5):  # within the grace and two seconds, though one handler blocks its loop
+    async with timed(0, 5):  # the grace of 1 s and some seconds, although one handler blocks its event loop
         process.send_signal(signal.SIGTERM)
         code = await asyncio.wait_for(process.wait(), 10)
-    await until(lambda: has_started(notes, 4), seconds=10)  # the rude one may hold up the others
+    # The handoffs return late, because the rude handler delays the worker's end.
+    await until(lambda: has_started(notes, 4), seconds=10)
 
     assert code == 0
 
@@ -188,11 +189,12 @@ async def test_second_signal_leaves_at_once_and_hands_work_back(
     await desk.publish_handoff("blocker", 20.0)
     await until(lambda: has_started(notes))
     process.send_signal(signal.SIGTERM)
-    await asyncio.sleep(0.3)  # two signals at once are one
+    await asyncio.sleep(0.3)  # because two signals at the same time count as one
     async with timed(0, 1.5):
         process.send_signal(signal.SIGTERM)
         code = await asyncio.wait_for(process.wait(), 10)
 
     assert code == 143
     await start(ack_wait=60)
-    await until(lambda: has_started(notes, 2), seconds=10)  # handed back, not missed a minute later
+    # The handoff was returned at once, not redelivered after a minute.
+    await until(lambda: has_started(notes, 2), seconds=10)

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, TypeAlias
 
-import anthropic as anthropic_sdk  # imported here, because the import takes seconds that would count for a test
+import anthropic as anthropic_sdk  # imported here, because the import takes seconds
 import openai as openai_sdk
 import pytest
 from pydantic import JsonValue
