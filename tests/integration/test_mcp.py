@@ -299,7 +299,7 @@ async def test_a_guarded_server_gets_its_login_and_a_restart_is_survived(tmp_pat
     url = f"http://127.0.0.1:{port}/mcp"
     process = await start_http_server(script, port)
     try:
-        with pytest.raises(ConfigurationError, match="refused the login: HTTP status 401; give it one with"):
+        with pytest.raises(ConfigurationError, match="refused the login: HTTP status 401; pass a login with"):
             await mcp_tools(url).tools()
         source = mcp_tools(url, authorization=lambda: "Bearer right")
         (add,) = await source.tools()

@@ -257,7 +257,7 @@ def make_card(*, name: str, description: str, **fields: Any) -> AgentCard:
         ConfigurationError: A field is not valid. The message names the agent and the field.
     """
     if not description.strip():
-        raise ConfigurationError(f'agent {name} has no description; planners choose by it: pass description="..."')
+        raise ConfigurationError(f'agent {name} has no description for planners; pass description="..."')
     for field in ("skills", "intents", "examples", "reacts_to"):
         if isinstance(fields.get(field), str):
             raise ConfigurationError(f"agent {name} has {field}={fields[field]!r}; expected [{fields[field]!r}]")
@@ -270,14 +270,14 @@ def make_card(*, name: str, description: str, **fields: Any) -> AgentCard:
         name = own_agent(str(fields["owner"]), name)
     check_name_length(name)
     if fields.get("fallback") == name:
-        raise ConfigurationError(f"agent {name} names itself as its fallback; name another agent, or none")
+        raise ConfigurationError(f"agent {name} names itself as its fallback; name a different agent, or no agent")
     version = fields.get("version", "1.0.0")
     if not isinstance(version, str) or not _VERSION.fullmatch(version):
         raise ConfigurationError(f"agent {name} has version={version!r}; expected a semantic version, such as '1.0.0'")
     try:
         return AgentCard(name=name, description=description.strip(), **fields)
     except ValidationError as error:
-        raise ConfigurationError(f"agent {name!r} does not fit: {describe(error)}; change its definition") from None
+        raise ConfigurationError(f"agent {name!r} is not valid: {describe(error)}; change the definition") from None
 
 
 def check_name_length(name: str) -> None:
@@ -290,7 +290,7 @@ def check_name_length(name: str) -> None:
         ConfigurationError: The name is too long.
     """
     if len(name) > _MAX_NAME_CHARS:
-        raise ConfigurationError(f"agent {name} has a name of {len(name)} characters; {_MAX_NAME_CHARS} are possible")
+        raise ConfigurationError(f"agent {name} has a name of {len(name)} characters; {_MAX_NAME_CHARS} are allowed")
 
 
 def first_paragraph(function: Callable[..., Any]) -> str:
@@ -313,6 +313,6 @@ def _described(function: Callable[..., Any], name: str | None) -> str:
     if description := first_paragraph(function):
         return description
     raise ConfigurationError(
-        f"agent {name or _default_name(function)} has no description; planners choose by it: give the function "
+        f"agent {name or _default_name(function)} has no description for planners; give the function "
         f'{getattr(function, "__name__", function)} a docstring, or write @agent(description="...")'
     )

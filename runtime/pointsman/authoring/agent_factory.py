@@ -177,12 +177,12 @@ class AgentFactory(Agent):
         for name in wanted:
             if name not in self._tools:
                 there = ", ".join(self._tools) or "none"
-                raise self._refusal(f"it asks for the tool {name!r}, which is not one of: {there}")
+                raise self._refusal(f"the tool {name!r} is not one of: {there}")
         if len(wanted) > self._max_tools:
-            raise self._refusal(f"it asks for {len(wanted)} tools, and {self._max_tools} are allowed")
+            raise self._refusal(f"the agent gets {len(wanted)} tools; {self._max_tools} are allowed")
         if len(need.instructions) > self._max_instructions:
             raise self._refusal(
-                f"its instructions have {len(need.instructions)} characters, and {self._max_instructions} are allowed"
+                f"the instructions have {len(need.instructions)} characters, and {self._max_instructions} are allowed"
             )
         return LLMAgent(
             name=self._name,
@@ -199,9 +199,9 @@ class AgentFactory(Agent):
         if not need.output:
             return None
         if len(need.output) > MAX_FIELDS:
-            raise self._refusal(f"its output has {len(need.output)} fields, and {MAX_FIELDS} are allowed")
+            raise self._refusal(f"the output has {len(need.output)} fields, and {MAX_FIELDS} are allowed")
         if taken := [name for name in need.output if hasattr(BaseModel, name)]:
-            raise self._refusal(f"a field of its output cannot be called {taken[0]!r}; choose another name")
+            raise self._refusal(f"a field of the output cannot be called {taken[0]!r}; choose another name")
         fields: dict[str, Any] = {name: (_FIELD_TYPES[kind], ...) for name, kind in need.output.items()}
         answer: type[BaseModel] = create_model("Answer", **fields)
         return answer

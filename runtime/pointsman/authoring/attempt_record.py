@@ -18,8 +18,8 @@ from pointsman_schemas.strict_json import compact_json, parse_json
 
 __all__ = ["AttemptRecord"]
 
-_CALL_PREFIX = "call-"  # name of a step that records the result of a call from code
-_EVENT_PREFIX = "event-"  # name of a step that records an event emitted by a tool
+_CALL_PREFIX = "call-"  # prefix of step names: steps with the result of a call from code
+_EVENT_PREFIX = "event-"  # prefix of step names: steps with an event that a tool emitted
 
 
 class AttemptRecord:

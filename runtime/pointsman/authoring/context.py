@@ -205,8 +205,8 @@ class Context:
         if found is None:
             names = ", ".join(type(each).__name__ for each in known) or "none"
             raise ConfigurationError(
-                f"agent {self.agent} has no dependency of type {kind.__name__}; its dependencies are: {names}. Give it "
-                "to the agent as deps=[...], or define a @lifespan that yields it in a module that the worker runs"
+                f"agent {self.agent} has no dependency of type {kind.__name__}; the dependencies are: {names}. Pass "
+                "it to the agent in deps=[...], or yield it from a @lifespan in a module that the worker runs"
             )
         return found
 
@@ -272,7 +272,7 @@ class Context:
     def progress(self, message: str, **data: object) -> None:
         """Report the current work. The call never waits. Under load, a report may be dropped.
 
-        The report is stored beside the workflow's log and shown by `pointsman watch`.
+        The report is stored on the bus, outside of the workflow's log. `pointsman watch` shows the report.
 
         Args:
             message: Text for people.
@@ -479,8 +479,9 @@ class Context:
         Args:
             *command: Program and arguments.
             input: Bytes for the standard input.
-            cwd: Working directory; the worker's by default.
-            env: Environment. Default: the worker's, without model keys, `POINTSMAN_*` and the collector's headers.
+            cwd: Working directory. Default: the worker's working directory.
+            env: Environment. Default: the worker's environment without model keys, `POINTSMAN_*` and the collector's
+                headers.
             secrets: Names of these excluded variables that the command gets if `env` is None. Default: none.
 
         Returns:
@@ -501,7 +502,7 @@ class Context:
         """Run a coroutine from a plain function, such as `context.emit("checked")`, and wait for its result.
 
         The coroutine runs on the loop of the agents. A context that was made outside of a loop, as in a plain test,
-        runs the coroutine on a loop of its own.
+        runs the coroutine on its own loop.
 
         Args:
             work: Coroutine to run.

@@ -36,7 +36,7 @@ class DurableSteps:
             self._state.report_progress(f"continued after {len(self._steps)} recorded steps", {})
 
     async def model_reply(self, turn: int, ask: Callable[[AttemptState], Awaitable[ModelReply]]) -> ModelReply:
-        """Return the model's answer of a turn: the stored answer, otherwise the answer of `ask`.
+        """Return the model's stored answer of a turn. If no answer is stored, return the answer of `ask`.
 
         An answer without calls is not stored. After such an answer, either the result is stored, or the model gets one
         chance to repair the answer.

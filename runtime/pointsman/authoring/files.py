@@ -1,4 +1,4 @@
-"""Files of an attempt: the agent reads files of the request and of earlier tasks, and returns new files."""
+"""Files of an attempt. The agent reads files of the request and of earlier tasks, and returns new files."""
 
 from __future__ import annotations
 

@@ -133,7 +133,7 @@ class Interceptor(Protocol):
         return await next(call)
 
     async def model(self, call: ModelInvocation, next: Next[ModelInvocation, ModelReply]) -> ModelReply:
-        """Send one request to a model. Each retry is a call of its own.
+        """Send one request to a model. Each retry is a separate call.
 
         Usage is counted for each request that `next` sends. An answer without `next` costs nothing.
 

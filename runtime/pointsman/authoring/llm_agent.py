@@ -103,7 +103,7 @@ class LLMAgent(Agent):
             repeats the calls. So without `durable`, a tool with `approval` must be `idempotent`.
         stream: Send the text to clients while the model writes it. If the output has a text field `answer`, only the
             text of this field is sent.
-        listen: Before each model call, give the model the new messages to the workflow. Without `listen`, the model
+        listen: Give the model the new messages to the workflow before each model call. Without `listen`, the model
             gets only the messages that arrived before the attempt.
         extractor: Tool that returns the text of a file if the model cannot read the file: `extract(name, context)`.
             Images and PDF files are given to models as they are, and text files as text.
@@ -275,7 +275,7 @@ class LLMAgent(Agent):
             state.journal = None
         given: Any = handoff.input
         if self._input is not None:
-            given = self._input.from_json(handoff.input)  # only a check: the model reads the input unchanged
+            given = self._input.from_json(handoff.input)  # only a check, because the model reads the input unchanged
         schema = closed_schema(self._output, given) or self._output_schema
         files = await self._files(context)
         text = write_task(

@@ -38,7 +38,7 @@ _log = get_logger(__name__)
 class McpTools:
     """Tools of one MCP server, connected at the first use, and again after the connection broke.
 
-    Each connection has an asyncio task of its own, on the loop that uses the connection. The task that opened a
+    Each connection has its own asyncio task, on the loop that uses the connection. The task that opened a
     connection must also close the connection.
     """
 
@@ -78,7 +78,8 @@ class McpTools:
 
         Raises:
             TaskError: The server cannot be reached; retryable.
-            ConfigurationError: The server lacks a tool that the definition names, offers too many, or wants a login.
+            ConfigurationError: The server does not offer a tool that the definition names, offers too many tools, or
+                requires a login.
         """
         client = await self.client()
         if self._list_changed:
@@ -161,7 +162,7 @@ class McpTools:
     def _login_problem(self, statuses: Sequence[int]) -> str:
         status = next(each for each in statuses if each in (401, 403))
         return (
-            f"the MCP server {self._name} refused the login: HTTP status {status}; give it one with "
+            f"the MCP server {self._name} refused the login: HTTP status {status}; pass a login with "
             'authorization="Bearer TOKEN" or headers={...}'
         )
 
@@ -270,7 +271,7 @@ class McpTools:
                     server=self._name,
                     tool=each.name,
                     error=error,
-                    hint="agents do not get this tool; its server has to offer a JSON Schema of an object",
+                    hint="agents do not get this tool; the server must offer the JSON Schema of an object",
                 )
         return list(tools.values())
 

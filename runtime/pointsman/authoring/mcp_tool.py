@@ -83,7 +83,7 @@ class McpTool(Tool[..., Any]):
             return await source.call(offered.name, arguments)
 
         if offered.input_schema.get("type", "object") != "object":
-            raise ConfigurationError(f"its input is of the type {offered.input_schema['type']!r}, not an object")
+            raise ConfigurationError(f"the input is of the type {offered.input_schema['type']!r}, not an object")
         description = offered.description or offered.title or offered.name
         super().__init__(
             call, name=name, description=description, timeout=timeout, retries=0, idempotent=idempotent,

@@ -251,7 +251,7 @@ class _TooLittleError(TaskError):
 
 
 async def _send(model: Model, request: ModelRequest, call: ReportedCall, count: Callable[[Usage], None]) -> ModelReply:
-    """Send one request, count its usage whether it succeeds or fails, and describe it on the call's span."""
+    """Send one request, count its usage (also after a failure), and describe the request on the call's span."""
     call.set_attributes(content_capture.request_attributes(request))
     received: list[str] = []
     try:
@@ -328,5 +328,5 @@ def _reply_without_surrogates(reply: ModelReply) -> ModelReply:
 
 
 def _backoff(attempt: int) -> float:
-    """Return the seconds before try `attempt` + 1: 1, 2, 4 and so on, minus up to half, so that callers spread out."""
+    """Return the pause in seconds before try `attempt` + 1: 1, 2, 4 and so on, minus a random part of up to half."""
     return float(2 ** (attempt - 1)) * random.uniform(0.5, 1.0)

@@ -1,4 +1,4 @@
-"""Give the files of a task to a model: as native blocks, as text, or only as a name."""
+"""Give the files of a task to a model, as native blocks, as text or only by name."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _UNREADABLE_NOTE = "the content is not available to you"
 
 @dataclass(frozen=True, slots=True)
 class ModelFiles:
-    """The files of a task, as a model receives them.
+    """The files of a task, in the form for a model.
 
     Attributes:
         listed: The description of each file, with its text if the file is given as text.

@@ -1,4 +1,4 @@
-"""The arguments of a tool: their JSON Schema, the check of a call, and the JSON form of a call."""
+"""Describe the arguments of a tool by JSON Schema, check the arguments of a call, and write them as JSON."""
 
 from __future__ import annotations
 

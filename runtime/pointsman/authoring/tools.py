@@ -116,7 +116,7 @@ class Tool(Generic[P, R]):
         token(name, "tool name")
         owner = f"tool {name}"
         if not description:
-            raise ConfigurationError(f"{owner} has no description; models choose by it: write a docstring")
+            raise ConfigurationError(f"{owner} has no description for models; write a docstring")
         numbers = isinstance(timeout, int | float) and isinstance(retries, int)
         if not (numbers and timeout > 0 and retries >= 0):
             raise ConfigurationError(
@@ -207,7 +207,7 @@ class Tool(Generic[P, R]):
         return None
 
     def count_skipped(self, arguments: str, context: Context) -> None:
-        """Count a call whose result is restored, so that the next equal call gets its own key and its own verdict.
+        """Count a call whose result is restored. The next equal call then gets its own key and its own verdict.
 
         Args:
             arguments: JSON text of the arguments.
@@ -240,7 +240,7 @@ class Tool(Generic[P, R]):
                     value = await self._intercepted(checked, state, key, call_id)
             except (TaskError, ConfigurationError, asyncio.CancelledError, GeneratorExit):
                 raise
-            except BaseException as error:  # its text is for operators
+            except BaseException as error:  # the text of the exception is for operators
                 _log.warning("tool_failed", tool=self.name, agent=state.agent, exc_info=error)
                 raise
             if content_capture.capture_enabled():
@@ -358,7 +358,7 @@ class Tool(Generic[P, R]):
 
 
 def _public_text(error: BaseException) -> str:
-    """Return the text for models and callers: the text of a `TaskError`, or only the type of any other exception.
+    """Return the text for models and callers. It is the text of a `TaskError`, or the type of any other exception.
 
     The text of an exception may quote arguments, addresses and secrets. `pointsman trace` has the text.
     """

@@ -141,7 +141,7 @@ class RequestFile:
             The file.
 
         Raises:
-            ConfigurationError: The file cannot be read, has another format, or lacks a column.
+            ConfigurationError: The file cannot be read, has an unknown format, or does not have a required column.
         """
         if path.suffix.lower() not in FILE_SUFFIXES:
             raise ConfigurationError(f"{path} is not .csv, .jsonl or .ndjson; give the file in one of these formats")
@@ -246,7 +246,7 @@ def _json_rows(path: Path) -> Iterator[JsonValue | ContractError]:
 
 
 class BatchRecord:
-    """The file of results: one JSON object for each row that has ended, in the order in which the rows ended.
+    """The file of results. It has one JSON object for each ended row, in the order in which the rows ended.
 
     The file is the record of the batch. A run that continues the batch reads the numbers and the usage of the rows, but
     not their answers. If a process was killed while it wrote the last line, the incomplete line is removed.

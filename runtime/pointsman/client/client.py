@@ -147,7 +147,7 @@ class Client:
         self.operations = Operations(bus, self.subjects, user=user)
         """The operations on the namespace: questions, dead letters, agents, circuits, archives."""
         self.schedules = Schedules(bus, self.subjects, user=user, clock=self._clock, max_file_bytes=max_file_bytes)
-        """The schedules. Supervisors send their requests at the times of a cron expression, or once."""
+        """The schedules. A supervisor sends the request of a schedule at the times of a cron expression, or once."""
 
     def for_user(self, user: str) -> Client:
         """Return a client on this bus for a different user. Its requests and controls contain the name of that user.

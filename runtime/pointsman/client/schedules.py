@@ -1,4 +1,4 @@
-"""Create and change schedules. Supervisors send their requests at the times of a cron expression, or once."""
+"""Create and change schedules. Supervisors send the request of a schedule at cron times, or once."""
 
 from __future__ import annotations
 
@@ -394,7 +394,7 @@ class Schedules:
         return None
 
     async def _decided(self, record: str, id: str, told: asyncio.Event) -> Schedule:
-        """Wait for the decision about a command. A notice is not enough: its commit may lose the compare-and-set."""
+        """Wait for the decision about a command. A notice is not enough, as its commit may lose the compare-and-set."""
         while True:
             told.clear()
             stored = await self._bus.last("log", record)

@@ -55,8 +55,7 @@ class Workflow:
         user: The name of the user, in the subjects of controls; default: `anonymous`.
         imported_from: The namespace from which the workflow was imported; None for a workflow of this namespace. An
             imported workflow does not continue, so no call waits for the end.
-        round: The number of the round for `outcome`, which waits for the end of this round. It is 1, plus 1 for each
-            resume.
+        round: The number of the round whose end `outcome` awaits. The first round is 1, and each resume adds 1.
     """
 
     def __init__(

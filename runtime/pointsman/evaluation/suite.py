@@ -92,14 +92,16 @@ class Suite(BaseModel):
             raise ValueError("a suite has either a team or an agent: give one of them")
         for place, case in enumerate(self.cases if self.team is not None else ()):
             if not isinstance(case.input, str | dict):
-                raise ValueError(f"the input of cases.{place} is neither a text nor an object; a team takes only those")
+                raise ValueError(
+                    f"the input of cases.{place} is neither a text nor an object; a team accepts only these"
+                )
         return self
 
 
 def load_suite(path: Path) -> Suite:
     """Read the suite in a YAML, JSON or Python file.
 
-    The folder of the file is added to the import path, so that checks can be in modules beside the file.
+    The folder of the file is added to the import path, because checks may be in modules of this folder.
 
     Args:
         path: The path of the file.

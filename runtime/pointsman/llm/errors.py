@@ -43,17 +43,17 @@ _ADVICE: Final[Mapping[int, str]] = {
 _OTHER_ADVICE: Final = "the same call would be refused again"
 _TOO_LONG: Final = Fault(ErrorKind.CONTEXT_OVERFLOW, _ADVICE[413])
 _DAILY_QUOTA: Final = Fault(
-    None, "a quota of a day or longer is used up: raise the quota, or give the agent another model beside this one"
+    None, "a quota of a day or longer is used up: raise the quota, or give the agent a second model"
 )
 _ALWAYS_TOO_LARGE: Final = re.compile(r"request too large for", re.IGNORECASE)
 """A request with more tokens than a minute allows is refused with 429 at any time."""
 
 _UNSENT: Final = frozenset({"ConnectError", "ConnectTimeout", "PoolTimeout", "ProxyError"})
-"""The names of httpx's errors without a connection: nothing was sent."""
+"""The names of httpx's errors without a connection. In these cases, nothing was sent."""
 _UNSENDABLE: Final = frozenset({
     "InvalidURL", "LocalProtocolError", "UnsupportedProtocol", "UnicodeEncodeError", "InvalidHeader",
 })  # fmt: skip
-"""The names of errors of a request that cannot be written: nothing was sent, and a retry sends nothing."""
+"""The names of errors for a request that cannot be written. Nothing was sent, and a retry would send nothing."""
 _UNTRUSTED: Final = re.compile(r"certificate|CERTIFICATE_VERIFY_FAILED", re.IGNORECASE)
 
 _PROXY_VARIABLES: Final = ("ALL_PROXY", "HTTPS_PROXY", "HTTP_PROXY")
@@ -179,7 +179,7 @@ def error_from_client(provider: str, error: Exception, environment: Mapping[str,
     """
     reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     names: tuple[str, ...] = ()
-    advice = f"install the package {provider} and what it needs"
+    advice = f"install the package {provider} and its dependencies"
     if "proxy" in str(error).lower() or type(error).__name__ == "InvalidURL":
         names, advice = _PROXY_VARIABLES, "name a proxy by http://HOST:PORT"
         if "socks" in str(error).lower():

@@ -217,9 +217,9 @@ class ProviderModel:
         learned = self._known(request.model or self.name).learn(refused.status, refused.detail, body, request)
         if self._body(request) == body:
             return error
-        change = learned or "the request is written as the server takes it"
+        change = learned or "the request has the form that the server accepts"
         return ModelError(
-            f"{error}; the next request is another one: {change}",
+            f"{error}; the next request will differ: {change}",
             retryable=True,
             retry_after=0.0,
             status=refused.status,
@@ -379,8 +379,8 @@ def _checked_key(dialect: Dialect, given: str | None) -> str:
         place = "api_key" if (given or "").strip() else dialect.key_variable
         what = "white space" if bad.isspace() else f"the character U+{ord(bad):04X}"
         raise ConfigurationError(
-            f"{place} has {what} in it, at place {key.index(bad) + 1} of {len(key)}; expected a key of printable ASCII "
-            "letters: copy it again"
+            f"{place} contains {what}, at character {key.index(bad) + 1} of {len(key)}; expected a key of printable "
+            "ASCII letters: copy the key again"
         )
     hide_secret(key)
     return key

@@ -100,7 +100,7 @@ def model_reply(parsed: ParsedReply, request: ModelRequest, provider: str, model
         raise parsed.reason.error("the reason why the answer ended")
     finish: str = "refusal" if parsed.refusal else finish_of(reason)
     if finish == "error":
-        raise ModelError(f"{provider} broke the answer off: {reason}", retryable=True, usage=usage)
+        raise ModelError(f"{provider} stopped the answer early: {reason}", retryable=True, usage=usage)
     if finish == "stop" and _is_cut(parsed, request):
         finish = "length"
     calls = tuple(parsed.calls) if finish == "stop" else ()
@@ -153,7 +153,7 @@ def read_usage(*places: Field, cached_apart: bool = False) -> Usage:
     Args:
         places: Objects with the counts as members, or with a member `usage`. If there are several counts of one kind,
             the largest is used, because the counts of a stream are totals.
-        cached_apart: True if tokens of the cache are not counted as input by the server.
+        cached_apart: True if the server does not count tokens of the cache as input.
     """
     read = written = total = 0
     for place in _counters(places):

@@ -90,7 +90,7 @@ def setup(service_name: str, *, instance: str = "", settings: Settings, exposed:
 
     Args:
         service_name: Name of the service. `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES` replace the name.
-        instance: Id of this process in the service. The same variables replace the id. Default: none.
+        instance: Id of this process in the service. The two variables also replace the id. Default: none.
         settings: The settings of this process.
         exposed: Collect metrics for a Prometheus server, see `Telemetry.exposition`. Default: no.
 

@@ -24,7 +24,7 @@ _visible = False
 
 
 def configure(*, visible: bool) -> None:
-    """Set whether the texts of errors are recorded. For `content_capture.configure`."""
+    """Turn the recording of error texts on or off. For `content_capture.configure`."""
     global _visible
     _visible = visible
 

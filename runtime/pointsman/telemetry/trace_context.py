@@ -58,8 +58,8 @@ def parse_traceparent(traceparent: str | None, tracestate: str | None = None) ->
 
     Args:
         traceparent: The header `traceparent`.
-        tracestate: The header `tracestate`. Default: none. Kept unchanged, or dropped if it is not printable or has
-            more than 512 characters.
+        tracestate: The header `tracestate`. Default: none. The header is dropped if it is not printable or has more
+            than 512 characters.
 
     Returns:
         The context; None if `traceparent` is missing or not valid.

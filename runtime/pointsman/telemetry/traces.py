@@ -78,8 +78,8 @@ _SAMPLED_FLAG: Final = 0x01
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
 
-# Keys that suppress the spans of instrumented model SDKs and HTTP clients: the key of OpenTelemetry, which
-# OpenInference also reads, and the key of OpenLLMetry.
+# Keys that suppress the spans of instrumented model SDKs and HTTP clients. The first key is OpenTelemetry's, which
+# OpenInference also reads. The second key is OpenLLMetry's.
 _SUPPRESSION_KEYS: Final = (_SUPPRESS_INSTRUMENTATION_KEY, "suppress_language_model_instrumentation")
 
 

@@ -215,7 +215,7 @@ class FaultyBus(Bus):
             await asyncio.sleep(self._away_until - asyncio.get_running_loop().time())
 
     async def call(self, what: str, effect: Callable[[], Awaitable[T]]) -> T:
-        """Make a call with an effect at the broker, unless a fault happens.
+        """Make a call with an effect at the broker, with the faults that happen now.
 
         Args:
             what: The call, for `Faults.log`.
@@ -291,7 +291,7 @@ class FaultyBus(Bus):
             self._faults.schedule(self._faults.chance.uniform(0.0, self._faults.max_latency), delivery.nak)
 
     async def forward(self, name: str, delivery: Delivery) -> bool:
-        """Forward a delivery to another process, unless a fault happens.
+        """Forward a delivery to another process, with the faults that happen now.
 
         Args:
             name: The name of the receiver.

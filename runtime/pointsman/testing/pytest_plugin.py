@@ -21,7 +21,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
-    """Run every test without paid models, unless the test has the marker."""
+    """Forbid paid models in every test without the marker."""
     if item.get_closest_marker("real_model") is not None:
         return (yield)
     with forbid_real_models():

@@ -115,7 +115,7 @@ def _check_agents(team: Team, cast: Sequence[AgentCard | Team]) -> None:
     wanted += [f"an agent with the skill {skill}" for skill in team.required_skills() if skill not in had]
     if wanted or not any(isinstance(each, AgentCard) for each in cast):
         lacking = " and ".join(wanted) or "an agent"
-        raise ConfigurationError(f"the team {team.name} needs {lacking}, and got none: add it to the agents")
+        raise ConfigurationError(f"the team {team.name} needs {lacking}, which is missing; add it to the agents")
 
 
 async def run_team(

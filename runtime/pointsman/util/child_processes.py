@@ -73,7 +73,7 @@ class ChildProcesses:
         self._children.append(_Child(name, arguments, log, process, time.monotonic()))
 
     async def stop(self) -> None:
-        """End all children: send SIGTERM, and SIGKILL after a bounded wait. Safe to call twice."""
+        """End all children with SIGTERM, and with SIGKILL after a limited wait. A second call has no effect."""
         self._stopping = True
         running = [child.process for child in self._children if child.process.returncode is None]
         for process in running:

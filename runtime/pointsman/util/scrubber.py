@@ -57,7 +57,7 @@ _SECRET_VALUE: Final = re.compile(
     r"|(?<=://)[^\s/@]+(?=@)",  # user and password, or token, in a URL
 )
 # A literal in a line of code that is assigned to, compared with or paired with a name such as `password`. The
-# quantifiers of white space are possessive: with backtracking, much white space in an exception would take minutes.
+# quantifiers of white space are possessive, because backtracking over much white space would take minutes.
 _LITERAL: Final = re.compile(
     rf"(?i)(\b(?:\w{{0,40}}_)?{_KEYS}(?:_\w{{0,40}})?"
     r"(?:[\"']\s*+\]?\s*+(?:,|:|[=!]?=)|(?:\s*+:\s*+[\w.\[\] |]{1,40}?)?\s*+[=!:]?=)\s*+[a-z]{0,2})(\"{3}|'{3}|[\"'])"

@@ -288,7 +288,7 @@ def test_an_agent_made_twice_names_its_function_and_where_it_is() -> None:
     ("given", "advice"),
     [
         ({"name": "a b"}, "name"),
-        ({"name": "n" * 59}, "58 are possible"),
+        ({"name": "n" * 59}, "58 are allowed"),
         ({"description": " "}, "pass description"),
         ({"skills": "translation"}, r"expected \['translation'\]"),
         ({"concurrency": 0}, "concurrency"),

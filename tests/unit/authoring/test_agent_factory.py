@@ -97,9 +97,9 @@ async def test_the_fields_of_its_answer_are_those_of_the_need(bad: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"tools": ["double", "shell"]}, "it asks for the tool 'shell', which is not one of: double, drop_table"),
-        ({"tools": ["double", "drop_table"]}, "it asks for 2 tools, and 1 are allowed"),
-        ({"instructions": "x" * 101}, "its instructions have 101 characters, and 100 are allowed"),
+        ({"tools": ["double", "shell"]}, "the tool 'shell' is not one of: double, drop_table"),
+        ({"tools": ["double", "drop_table"]}, "the agent gets 2 tools; 1 are allowed"),
+        ({"instructions": "x" * 101}, "the instructions have 101 characters, and 100 are allowed"),
         ({"output": {f"f{n}": "string" for n in range(MAX_FIELDS + 1)}}, f"{MAX_FIELDS + 1} fields"),
         ({"output": {"model_dump": "string"}}, "cannot be called 'model_dump'"),
         ({"output": {"sum": "any"}}, "output.sum"),

@@ -92,5 +92,5 @@ async def test_non_waiting_methods_are_called_alike_on_a_loop_and_in_a_thread() 
 
 
 def test_a_missing_dependency_names_those_there_are_and_where_to_give_it() -> None:
-    with pytest.raises(ConfigurationError, match=r"no dependency of type dict; its dependencies are: str\. Give it"):
+    with pytest.raises(ConfigurationError, match=r"no dependency of type dict; the dependencies are: str\. Pass it"):
         Context.for_test(deps=["text"]).dep(dict)

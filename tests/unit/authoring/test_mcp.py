@@ -270,7 +270,7 @@ def test_names_that_providers_refuse_get_safe_names_and_one_malformed_tool_is_le
     assert re.fullmatch(r"x{55}_[0-9a-f]{8}", names[2])
     assert (len(names), prefixed) == (3, ["docs_files_read"])
     with pytest.raises(
-        ConfigurationError, match="the tool odd of calc cannot be used: its input is of the type 'array'"
+        ConfigurationError, match="the tool odd of calc cannot be used: the input is of the type 'array'"
     ):
         source(only=["odd"])._selected(offered)
 

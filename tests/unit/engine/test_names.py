@@ -125,7 +125,7 @@ def test_two_hyphens_in_a_name_and_other_teams_are_refused() -> None:
         agent(name="billing--lookup", description="x")(lambda request: request)
     with pytest.raises(ConfigurationError, match="belongs to the team shipping"):
         TeamAgent(lookup("x", "shipping"), "billing")
-    with pytest.raises(ConfigurationError, match="58 are possible"):
+    with pytest.raises(ConfigurationError, match="58 are allowed"):
         TeamAgent(lookup("x"), "b" * 60)
     with pytest.raises(ValidationError, match="must begin with billing--"):
         AgentCard(name="lookup", description="x", owner="billing")

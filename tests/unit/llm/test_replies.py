@@ -199,7 +199,7 @@ FAILED = {"code": "server_error", "message": "it broke"}
         (chat, {"choices": [], "error": "away"}, "openai answered 500: away", Usage(calls=1)),
         (chat, {"choices": None}, "200 with .* not a reply: choices is missing; expected a list", Usage(calls=1)),
         (chat, {"message": said("hi"), "finish_reason": None}, "finish_reason is missing", Usage(calls=1)),
-        (responses, {"status": "failed"}, "openai broke the answer off: failed", Usage(calls=1)),
+        (responses, {"status": "failed"}, "openai stopped the answer early: failed", Usage(calls=1)),
         (responses, {"output": None}, "output is missing; expected a list of items", Usage(calls=1)),
         (responses, {"status": "failed", "error": FAILED}, "500: it broke", Usage(calls=1)),
         (

@@ -359,13 +359,13 @@ async def test_missing_agent_is_reported_before_the_run(team: Team, lacks: str) 
     with pytest.raises(ConfigurationError) as caught:
         await run_team(team, [seller(ScriptedModel())], "What does tea cost?")
 
-    assert str(caught.value) == f"the team shop needs {lacks}, and got none: add it to the agents"
+    assert str(caught.value) == f"the team shop needs {lacks}, which is missing; add it to the agents"
 
 
 @pytest.mark.parametrize(
     ("strategy", "said"),
     [
-        (FanOut(synthesizer=None), "the team shop needs an agent, and got none"),
+        (FanOut(synthesizer=None), "the team shop needs an agent, which is missing"),
         (PlanAndExecute(), "the strategy PlanAndExecute of shop needs planner and synthesizer"),
     ],
 )

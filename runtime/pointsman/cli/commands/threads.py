@@ -68,7 +68,7 @@ async def list_(
     ] = None,
     json: Json = False,
 ) -> None:
-    """List the threads, the newest change first."""
+    """List the threads, most recently changed first."""
     async with session() as client:
         found = await client.operations.threads(team, caller=caller)
     print_list(found, lambda _: thread_table(found), "There are no threads.", json=json)
@@ -82,7 +82,7 @@ async def show(
     caller: Caller = None,
     json: Json = False,
 ) -> None:
-    """Show the turns of a thread, and the summary of the older ones.
+    """Show the turns of a thread, and the summary of older turns.
 
     Raises:
         NotFoundError: There is no such thread.

@@ -1,7 +1,8 @@
 """Render a trace as a tree. Each node has a bar on a common time axis.
 
 The bar of a task is thick while an agent works on it, in the colour of the attempt's status, and thin while the task
-waits. If a task has one attempt, the attempt has no separate line: the calls of the attempt are shown below the task.
+waits. If a task has one attempt, the attempt has no separate line. The calls of the attempt are then shown below the
+task.
 """
 
 from __future__ import annotations

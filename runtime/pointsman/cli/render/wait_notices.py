@@ -48,7 +48,11 @@ async def report_outages(bus: Bus) -> None:
     while True:
         if bus.connected is not connected:
             connected = not connected
-            print_error("connected to the broker again" if connected else "lost the broker; waiting for it")
+            print_error(
+                "connected to the broker again"
+                if connected
+                else "lost the connection to the broker; waiting for the broker"
+            )
         await asyncio.sleep(_BROKER_CHECK_INTERVAL_S)
 
 
@@ -78,7 +82,7 @@ async def report_waits(client: Client, workflow: Workflow, *, questions: bool) -
                 return
             for task in tasks_without_agent(at_time(root, datetime.now(UTC), alive)):
                 if task.detail not in reported:
-                    print_error(f"{task.task_id} is {task.detail}; start one with `pointsman worker module:name`")
+                    print_error(f"{task.task_id} is {task.detail}; start an agent with `pointsman worker module:name`")
                 reported.add(task.detail)
             for question, text in _open_questions(entries) if questions else ():
                 if question not in reported:

@@ -133,7 +133,11 @@ async def _check_broker(client: Client, settings: Settings) -> Check:
     latency = min(samples)
     finding = f"{settings.servers} answers in {format_seconds(latency)}; the streams of {settings.namespace!r} match"
     if client.bus.domain:
-        own = "" if settings.jetstream_domain else " of this server; POINTSMAN_JETSTREAM_DOMAIN names another"
+        own = (
+            ""
+            if settings.jetstream_domain
+            else " of this server; POINTSMAN_JETSTREAM_DOMAIN selects a different domain"
+        )
         finding += f", in the JetStream domain {client.bus.domain!r}{own}"
     advice = "each step of a workflow needs several answers of the broker: check the disk, the CPU and the network"
     return Check("broker", latency < _SLOW_BROKER_S, finding, advice)
@@ -172,11 +176,11 @@ async def check_retention(client: Client, settings: Settings) -> Check:
         period, first = retention_of(stream, settings.retention_days), await oldest_message(client.bus, stream)
         age = now - first.at if first else timedelta(0)
         if first and age > period + _RETENTION_TOLERANCE:
-            kept.append(f"{client.bus.stream_name(stream)} holds {first.subject} since {first.at:%Y-%m-%d}")
+            kept.append(f"{client.bus.stream_name(stream)} contains {first.subject} since {first.at:%Y-%m-%d}")
             too_long = too_long or age > 2 * period
     advice = (
-        "a message of a workflow that has not ended is kept: start the supervisor of its team, or end the workflow "
-        "with `pointsman cancel`; without a supervisor: `nats stream purge STREAM --subject SUBJECT`"
+        "a message of a workflow that has not ended stays in the stream: start the supervisor of its team, or end the "
+        "workflow with `pointsman cancel`; without a supervisor: `nats stream purge STREAM --subject SUBJECT`"
     )
     finding = "; ".join(kept) or "no message is kept longer than its retention period"
     return Check("retention", not too_long, finding, advice)
@@ -226,7 +230,7 @@ async def check_supervisor(client: Client, team: str) -> Sequence[Check]:
         if depth is None:  # no supervisor of the team has run in this namespace
             continue
         finding = f"{consumer.name}: {depth.pending} waiting, {depth.in_flight} running"
-        finding += ", and no supervisor takes them" if _is_stalled(depth) else ""
+        finding += ", and no supervisor receives them" if _is_stalled(depth) else ""
         checks.append(Check("supervisor", not _is_stalled(depth), finding, advice))
     return checks
 
@@ -314,7 +318,7 @@ async def _check_team(client: Client, team: Team | str | None) -> Sequence[Check
     if not isinstance(team, Team):
         count = sum(len(cards) for cards in alive.values())
         names = ", ".join(f"{name} ({cards[0].role.value})" for name, cards in alive.items())
-        advice = "start one with `pointsman worker module:name`, or a team with `pointsman up`"
+        advice = "start an agent with `pointsman worker module:name`, or a team with `pointsman up`"
         return [*checks, Check("agents", bool(alive), f"{count} live: {names}" if alive else "none live", advice)]
     shipped, teams = installed_agents(), group_by_name(await client.operations.teams())
     for name, reason in team.required_agents().items():
@@ -329,7 +333,7 @@ async def _check_team(client: Client, team: Team | str | None) -> Sequence[Check
     usable = alive if any_agent else {name: cards for name, cards in {**alive, **teams}.items() if name in team.agents}
     for skill in team.required_skills():
         able = [name for name, cards in usable.items() if any(skill in card.skills for card in cards)]
-        finding = f"{skill}: {', '.join(able) or 'no live agent has it'}"
+        finding = f"{skill}: {', '.join(able) or 'no live agent has this skill'}"
         advice = "start an agent with this skill: `pointsman worker module:name`"
         checks.append(Check("skill", bool(able), finding, advice))
     if any_agent:

@@ -32,7 +32,7 @@ async def check_rights(
     Args:
         settings: The settings.
         team: The team of the process, or its name; None for no team.
-        role: The role; None to try all roles.
+        role: The role; None to check all roles.
         agents: The agents of a worker.
 
     Returns:

@@ -39,7 +39,7 @@ _THEN_PATTERN = re.compile(r"\b(?:then|after that|afterwards|finally|based on (?
 
 
 def plan(task: TaskPrompt) -> Plan:
-    """Return the answer of a planner: all tasks, or the next task of an adaptive team.
+    """Return the answer of a planner. It has all tasks, or the next task of an adaptive team.
 
     Args:
         task: The prompt.
@@ -237,7 +237,7 @@ def _next_number(results: Sequence[TaskReport]) -> int:
 
 
 def selection(task: TaskPrompt) -> Selection:
-    """Return the answer of a classifier: the best match first, and a question if no match is sure.
+    """Return the answer of a classifier. The best match is first. If no match is sure, the answer is a question.
 
     Args:
         task: The prompt.
@@ -286,7 +286,7 @@ def _clarifying_question(agents: Sequence[AvailableAgent]) -> str:
 def _request_text(request: RequestInput, matcher: Matcher) -> str:
     """Return the text of a request. For an object, the text is its `intent` or its `request`.
 
-    A nested team has its own part in the `intent`, unless the intent was cut, and also has the whole request.
+    A nested team gets its own part of the request as the `intent`. If the `intent` was cut, the whole request is used.
 
     Returns:
         The text.

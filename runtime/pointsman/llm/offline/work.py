@@ -46,7 +46,7 @@ class _CallResult:
 
 
 def work(request: ModelRequest, task: TaskPrompt) -> ModelReply:
-    """Return the next turn of a worker: calls of the tools that the task names, or an answer from their results."""
+    """Return the next turn of a worker. It calls the tools that the task names, or answers with their results."""
     outcomes = tuple(_outcomes(request))
     data = [
         value

@@ -27,7 +27,7 @@ from pointsman.telemetry.trace_context import TraceContext, new_id, to_otel
 __all__ = ["EncodedSpan", "LeanSpan", "SpanRecorder"]
 
 _ENCODE_BATCH: Final = 32  # spans encoded in a row, in half a millisecond; all after the first use warm caches
-_MAX_ATTRIBUTES: Final = 128  # attributes of a span or an event, and events and links of a span: the standard's default
+_MAX_ATTRIBUTES: Final = 128  # of attributes, events and links; the standard's default
 _ENCODE_HINT: Final = "check the name, events and times that a tool or a library sets on its surrounding span"
 _UNSET_STATUS: Final = (otel.StatusCode.UNSET.value, "")
 _SpanData: TypeAlias = tuple[str, int, TraceContext, str | None, Mapping[str, Any], dict[str, Any]]

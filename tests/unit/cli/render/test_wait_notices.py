@@ -53,7 +53,7 @@ def test_waiting_command_reports_an_outage_on_standard_error_only(
     command()
 
     said = capsys.readouterr()
-    assert said.err.splitlines().count("pointsman: lost the broker; waiting for it") == 1
+    assert said.err.splitlines().count("pointsman: lost the connection to the broker; waiting for the broker") == 1
     assert all(json.loads(line) for line in said.out.splitlines())
 
 
@@ -69,5 +69,8 @@ async def test_each_outage_is_reported_once_and_so_is_its_end(
     await asyncio.sleep(0)
     telling.cancel()
 
-    away, back = "pointsman: lost the broker; waiting for it", "pointsman: connected to the broker again"
+    away, back = (
+        "pointsman: lost the connection to the broker; waiting for the broker",
+        "pointsman: connected to the broker again",
+    )
     assert capsys.readouterr().err.splitlines() == [away, back, away, back]
