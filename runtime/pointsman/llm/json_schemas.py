@@ -22,8 +22,8 @@ _SUBSCHEMA: Final = ("items", "additionalProperties", "not", "contains", "proper
 def object_schema(schema: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
     """Return a schema whose root is an object, for a structured answer.
 
-    Providers refuse a reference, a list, a union or a plain value at the root. The root of a recursive model is
-    written out once; any other schema becomes the property `value` of an object. See `unwrapped`.
+    Providers refuse a reference, a list, a union or a plain value at the root. For a recursive model, the reference at
+    the root is replaced by its definition. Any other schema becomes the property `value` of an object. See `unwrapped`.
 
     Args:
         schema: The JSON Schema of the answer. A schema with an object as its root is returned unchanged.

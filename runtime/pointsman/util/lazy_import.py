@@ -68,7 +68,7 @@ class _LazyAttribute:
 
 @contextmanager
 def lazy_import(*names: str) -> Iterator[None]:
-    """Replace the modules `names`, for imports inside the block, by placeholders that load the modules on first use.
+    """Replace the modules `names` by placeholders inside the block. A placeholder loads its module at the first use.
 
     If a package of `names` has been imported already, nothing is changed.
 

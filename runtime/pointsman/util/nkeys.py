@@ -61,8 +61,7 @@ class NKey:
             The key.
 
         Raises:
-            ValueError: The text is not a seed, or is damaged. The message completes a sentence that begins with "a seed
-                that".
+            ValueError: The text is not a seed, or is damaged. The message has no subject; put "a seed that" first.
         """
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 

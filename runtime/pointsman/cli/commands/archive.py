@@ -122,7 +122,7 @@ def replay(
     skipped = sum(commit.decision_context is None for commit in commits)
     if skipped == len(commits):
         raise ConfigurationError(
-            f"{file} does not contain the inputs of its decisions, as an earlier version wrote it; replay it with that "
+            f"{file} was written by an earlier version, without the inputs of its decisions; replay it with that "
             "version"
         )
     differences = [(workflow, each) for workflow, log in logs for each in replay_log(log)]

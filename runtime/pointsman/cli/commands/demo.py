@@ -93,7 +93,7 @@ async def _run_demo(text: str | None, settings: Settings, home: Path, *, json: b
         broker = await stack.enter_async_context(EmbeddedBroker(home / "broker"))
         children = await stack.enter_async_context(local_system.child_processes(home, broker, settings))
         starting = asyncio.ensure_future(local_system.start_children(children, SHIPPED_TEAM, SHIPPED_WORKERS))
-        # The import of the demo team takes as long here as in the children, and both run at the same time.
+        # The children import the demo team at the same time, so this import does not delay the start.
         topology = await asyncio.to_thread(demo_topology)
         await starting
         request = text or str(importlib.import_module(SHIPPED_TEAM).SAMPLE_REQUEST)
