@@ -127,7 +127,7 @@ def test_commit_without_a_decision_context_is_not_judged_equal(path: Path) -> No
     ran = CliRunner().invoke(app, ["replay", str(path)])
 
     assert (ran.exit_code, ran.stdout) == (2, "")
-    assert "as an earlier version wrote it" in " ".join(ran.stderr.split())
+    assert "was written by an earlier version" in " ".join(ran.stderr.split())
 
 
 def lines(commits: Sequence[Commit]) -> bytes:

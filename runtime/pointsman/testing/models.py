@@ -48,8 +48,8 @@ class ScriptedModel:
         self.requests.append(request)
         if not self._script:
             raise ConfigurationError(
-                f"the scripted model has no reply for call {len(self.requests)}, because the script has "
-                f"{len(self.requests) - 1} replies; add a reply, or find the cause of the further call"
+                f"the scripted model has no reply for call {len(self.requests)} (replies: {len(self.requests) - 1}); "
+                "add a reply, or find the cause of the further call"
             )
         step = self._script.pop(0)
         if isinstance(step, Exception):

@@ -399,9 +399,11 @@ def test_function_without_a_description_is_refused() -> None:
     def count_words(text: str) -> int:
         return len(text.split())
 
-    with pytest.raises(ConfigurationError, match=r"count-words has no description; .* give the function count_words a"):
+    with pytest.raises(ConfigurationError, match=r"has no description for planners; give the function count_words a"):
         agent(count_words)
-    with pytest.raises(ConfigurationError, match=r"agent other has no description; .* a docstring, or write @agent"):
+    with pytest.raises(
+        ConfigurationError, match=r"agent other has no description for planners; .* docstring, or write @agent"
+    ):
         agent(name="other")(count_words)
 
 

@@ -230,7 +230,7 @@ def test_a_factory_without_tools_makes_agents_without() -> None:
     assert schema.is_valid({"instructions": "Think.", "tools": []})
     assert not schema.is_valid({"instructions": "Think.", "tools": ["double"]})
     assert factory(tools=[]).build_agent(AgentSpec(instructions="Think.")).card.name == "maker"
-    with pytest.raises(TaskError, match="'double', which is not one of: none"):
+    with pytest.raises(TaskError, match="'double' is not one of: none"):
         factory(tools=[]).build_agent(AgentSpec(instructions="Think.", tools=("double",)))
 
 

@@ -200,5 +200,5 @@ async def test_instructions_may_stand_in_a_file_which_is_read_at_once(tmp_path: 
 
 
 async def test_a_script_that_runs_out_says_so() -> None:
-    with pytest.raises(ConfigurationError, match="no answer for call 1; it was given 0: give it one more"):
+    with pytest.raises(ConfigurationError, match=r"no reply for call 1 \(replies: 0\); add a reply"):
         await ScriptedModel().complete(ModelRequest("m", "i", (Turn("user", "x"),)))

@@ -323,7 +323,7 @@ async def test_missing_dependency_names_the_fix() -> None:
             [tool_reply(("newest", {}), ("find_charges", {"customer": "c"}))],
             "agent clerk has no dependency of type Orders",
         ),
-        ([tool_reply(("find_charges", {"customer": "c"}))], "no answer for call 2; it was given 1"),
+        ([tool_reply(("find_charges", {"customer": "c"}))], "no reply for call 2 (replies: 1)"),
     ],
     ids=["a dependency", "an answer of a script"],
 )

@@ -29,7 +29,7 @@ async def test_exhausted_script_reports_the_expected_calls() -> None:
     model = ScriptedModel(text_reply("only"))
     await model.complete(asking())
 
-    with pytest.raises(ConfigurationError, match="no answer for call 2; it was given 1: give it one more"):
+    with pytest.raises(ConfigurationError, match=r"no reply for call 2 \(replies: 1\); add a reply"):
         await model.complete(asking())
 
 

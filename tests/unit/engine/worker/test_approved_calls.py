@@ -88,7 +88,7 @@ async def worked(desk: SupervisorDouble, handoff: Handoff, bank: Bank, *script: 
 
 async def died(desk: SupervisorDouble, handoff: Handoff, bank: Bank, *script: Script) -> None:
     """Let a worker follow the script and die at the next model call."""
-    with pytest.raises(ConfigurationError, match="no answer for call"):
+    with pytest.raises(ConfigurationError, match="no reply for call"):
         await worked(desk, handoff, bank, *script)
 
 
