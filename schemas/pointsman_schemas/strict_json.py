@@ -288,9 +288,13 @@ def _as_json_value(value: Any, path: str, depth: int) -> JsonValue:
         case float():
             if math.isfinite(value):
                 return float(value)
-            raise NotJsonError(f"{_shorten(path)} is {value!r}, which JSON cannot carry; return null or text instead")
+            raise NotJsonError(
+                f"{_shorten(path)} is {value!r}, which JSON cannot represent; return null or text instead"
+            )
         case Decimal() if not value.is_finite():
-            raise NotJsonError(f"{_shorten(path)} is {value!r}, which JSON cannot carry; return null or text instead")
+            raise NotJsonError(
+                f"{_shorten(path)} is {value!r}, which JSON cannot represent; return null or text instead"
+            )
         case datetime() if value.tzinfo is None:
             raise NotJsonError(
                 f"{_shorten(path)} is a time without a zone; give it one, for example datetime.now(timezone.utc)"
@@ -352,7 +356,7 @@ def _dump_other(value: object, path: str) -> Any:
         if type(written) is not type(value):
             return written
     raise NotJsonError(
-        f"{_shorten(path)} is of type {type(value).__name__}, which JSON cannot carry; return text, numbers, "
+        f"{_shorten(path)} is of type {type(value).__name__}, which JSON cannot represent; return text, numbers, "
         "lists, objects or a pydantic model"
     )
 

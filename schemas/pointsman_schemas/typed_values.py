@@ -156,7 +156,7 @@ def _find_unwritable(schema: Mapping[str, Any], config: Mapping[str, Any], outpu
             return f"a dict with keys of type {keys}: the keys of a JSON object are text, so use a list of pairs"
     if kind == "bytes" and output and config.get("ser_json_bytes", "utf8") == "utf8":
         return (
-            "bytes, of which JSON carries only UTF-8 text: return text, such as base64.b64encode(data).decode(), or a "
+            "bytes, but JSON can represent only UTF-8 text: return text, such as base64.b64encode(data).decode(), or a "
             "model with ConfigDict(ser_json_bytes='base64', val_json_bytes='base64')"
         )
     if kind in ("is-instance", "is-subclass", "callable") and output:

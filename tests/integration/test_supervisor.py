@@ -202,7 +202,7 @@ async def test_missing_agent_fails_with_no_worker_at_the_deadline(settings: Sett
         outcome = await workflow.outcome(15)
 
     assert outcome.status == "failed"
-    assert "no worker took it: no agent named planner is alive" in outcome.reason
+    assert "no worker took the request: no agent named planner is alive" in outcome.reason
 
 
 async def test_a_long_log_is_loaded_from_its_snapshot(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -146,7 +146,7 @@ async def test_adaptive_team_is_planned_after_every_result() -> None:
     assert {item["name"] for item in second["agents"]} == {"code", *ENGINEERS}
     assert second["agents_used"] == ["code"]
     assert [report["output"] for report in second["results"]] == ["no bug"]
-    assert second["replan_reason"] == "code suggests it: it looks like configuration"
+    assert second["replan_reason"] == "code suggests a new plan: it looks like configuration"
     assert [asked(handoff)["remaining_plans"] for handoff in heard] == [7, 6, 5]
 
 
@@ -185,7 +185,7 @@ async def test_each_pipeline_stage_is_checked_and_judged() -> None:
     assert [handoff.feedback for handoff in written] == [
         "",
         "the output has 14 characters; at least 80 are expected",
-        "reviewer sent it back: it promises money",
+        "reviewer returned the output: it promises money",
     ]
     assert {report.task_id: report.output for report in written[0].context} == {
         "extract_details": {"customer_id": "C-1001"},

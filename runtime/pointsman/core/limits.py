@@ -55,8 +55,8 @@ def enforce_limits(decision: Decision) -> None:
         seconds = (state.deadline - state.round_began_at).total_seconds()
         reached = f"the deadline of {seconds:g} s was reached"
         if not state.has_begun:
-            missing = missing_agent(decision) or "the agent that could take it came too late"
-            reason = f"no worker took it: {missing}; {reached}"
+            missing = missing_agent(decision) or "the required agent became live too late"
+            reason = f"no worker took the request: {missing}; {reached}"
             return end_workflow(decision, Phase.FAILED, explain_failure(reason, START_AGENT_ADVICE), reason)
         return _stop_work(decision, "deadline", reached)
     if state.timer_due is None or decision.now < state.timer_due:
@@ -166,7 +166,7 @@ def _is_agent_gone(decision: Decision, task: Task) -> bool:
 def _overdue_error(decision: Decision, task: Task) -> AttemptError:
     waited = (decision.now - (task.not_before or task.since or decision.now)).total_seconds()
     if decision.card(task.agent) is None:
-        message = f"{agent_gone(task.agent)}; it waited {waited:.0f} s"
+        message = f"{agent_gone(task.agent)}; the task waited {waited:.0f} s"
         return AttemptError(kind=ErrorKind.NO_WORKER, message=message)
     message = (
         f"{task.agent} gave no result for {waited:.0f} s, until the attempt's deadline had passed: no worker took the "
@@ -192,7 +192,7 @@ def _resume(decision: Decision, task_id: str) -> None:
     """Move a task out of `awaiting_budget`, if there is budget for its next attempt now."""
     task = decision.state.tasks[task_id]
     if task.not_before is not None and task.not_before > decision.now:
-        retry = Retry(task.agent, task.not_before - decision.now, "there is budget for it again")
+        retry = Retry(task.agent, task.not_before - decision.now, "budget is available again")
         return schedule_retry(decision, task, last_error(task), retry)
     return start_task(decision, task_id) if task.role is Role.WORK else dispatch_task(decision, task_id)
 

@@ -93,7 +93,7 @@ def late_result(state: State, received: ResultReceived) -> str:
         return ""
     return (
         f"the result of attempt {result.attempt} at {task.id} by {result.agent} came after the workflow had ended as "
-        f"{state.phase}, at {state.outcome.ended_at.isoformat()}: the answer does not have it"
+        f"{state.phase}, at {state.outcome.ended_at.isoformat()}: the answer does not include the result"
     )
 
 
@@ -180,7 +180,7 @@ def _complete_task(decision: Decision, task: Task, received: ResultReceived) -> 
             if isinstance(strategy := decision.state.strategy, Choreography):
                 return add_reactions(decision, strategy, task, received.result.events)
             if hint := received.result.replan_hint:
-                request_replan(decision, f"{task.agent} suggests it: {hint}")
+                request_replan(decision, f"{task.agent} suggests a new plan: {hint}")
         case Role.PLAN:
             apply_plan(decision, task, received.result)
         case Role.CLASSIFY:

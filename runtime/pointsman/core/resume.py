@@ -90,7 +90,7 @@ def _obstacles(decision: Decision, state: State, received: ControlReceived) -> I
         )
     if expires_soon(decision):
         ended_at = state.outcome.ended_at if state.outcome else decision.now
-        yield f"the workflow ended at {ended_at.isoformat()}, and its log is about to be deleted"
+        yield f"the workflow ended at {ended_at.isoformat()}, and its log will be deleted soon"
 
 
 def _is_open(state: State, task: Task) -> bool:

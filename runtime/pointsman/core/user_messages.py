@@ -77,7 +77,7 @@ def record_message(decision: Decision, received: ControlReceived) -> None:
 def message_refusal(state: State, text: str) -> str:
     """Return the reason for which a running workflow refuses a message; an empty text if the message is recorded."""
     if len(state.messages) >= state.limits.messages:
-        return f"the workflow has {len(state.messages)} messages, of {state.limits.messages} that it may have"
+        return f"the workflow has {len(state.messages)} messages; at most {state.limits.messages} are allowed"
     return "" if text.strip() else "the message is empty"
 
 

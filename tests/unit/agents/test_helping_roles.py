@@ -81,4 +81,4 @@ async def test_stage_passes_once_it_heeds_the_review() -> None:
 
     assert (outcome.status, outcome.answer) == ("completed", "Your charge ch-5003 over $49.00 is paid back.")
     said = "3 stands in no result and not in the request; leave out what does not"
-    assert heard == ["", f"reviewer sent it back: {said}"]
+    assert heard == ["", f"reviewer returned the output: {said}"]

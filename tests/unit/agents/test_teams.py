@@ -118,7 +118,7 @@ async def test_a_letter_with_an_invented_figure_goes_back_once_and_then_nowhere(
     assert asked.outcome.status == "partial"
     assert asked.outcome.reason.startswith(
         "the stage compose_response of 4 could not be done: "
-        "reviewer did not let it pass: 2026-12-24 stands in no result"
+        "reviewer rejected the output: 2026-12-24 stands in no result"
     )
     assert [node.name for node in asked.nodes if node.kind == "task"][-3:] == [
         "invoke_agent compose_response",

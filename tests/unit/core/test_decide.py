@@ -181,11 +181,12 @@ def test_a_dependency_that_is_named_twice_is_mandatory() -> None:
         (
             ("invalid_input", "limit"),
             "Could not help, because invalid_input was seen; limit was seen. Correct the request and publish it again "
-            "under a new id. Ask for less, or have more allowed.",
+            "under a new id. Ask for less, or raise the limit.",
         ),
         (
             ("no_worker", "no_worker"),
-            "Could not help, because no_worker was seen. Ask again once it runs; `pointsman agents` shows who does.",
+            "Could not help, because no_worker was seen. Ask again when the agent is live; `pointsman agents` lists "
+            "the live agents.",
         ),
         (("refused", "invalid_output"), generic_failure(WORKFLOW)),
     ],
@@ -228,7 +229,7 @@ def test_caller_is_told_the_exhausted_limit() -> None:
     story.wait(20).fire_timer()
 
     assert story.outcome.answer == (
-        "Could not help, because the deadline of 20 s was reached. Ask for less, or have more allowed."
+        "Could not help, because the deadline of 20 s was reached. Ask for less, or raise the limit."
     )
 
 
@@ -246,7 +247,9 @@ def test_task_at_the_deadline_reports_that_no_agent_is_live() -> None:
     assert (gap.agent, gap.reason) == ("ghost", said)
     assert "no agent named ghost is alive" in story.outcome.reason
     assert "no agent named ghost is alive" in str(story.outcome.answer)
-    assert str(story.outcome.answer).endswith("Ask again once it runs; `pointsman agents` shows who does.")
+    assert str(story.outcome.answer).endswith(
+        "Ask again when the agent is live; `pointsman agents` lists the live agents."
+    )
 
 
 def test_a_synthesizer_that_fails_leaves_the_bare_results_as_a_partial_answer() -> None:

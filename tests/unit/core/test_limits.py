@@ -142,7 +142,7 @@ def test_the_use_of_failed_attempts_counts() -> None:
 
     story.fail_task("a", failure(retryable=True))
 
-    assert story.outcome.reason == "the limit of 3 calls is used up: 2 used; the rest is for the answer"
+    assert story.outcome.reason == "the limit of 3 calls is used up: 2 used; the rest is reserved for the answer"
     assert story.statuses() == {"a": "abandoned"}
 
 

@@ -180,7 +180,7 @@ def test_workflow_of_a_parent_is_resumed_through_its_parent() -> None:
 def test_workflow_whose_log_is_about_to_be_deleted_is_not_resumed() -> None:
     story = partial().wait(86_400 * 30 - 3_000)
 
-    assert "about to be deleted" in refusal(story, kept=timedelta(days=30))
+    assert "will be deleted soon" in refusal(story, kept=timedelta(days=30))
     assert refusal(story, kept=timedelta(days=31)) == ""
 
 

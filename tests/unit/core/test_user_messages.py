@@ -57,7 +57,7 @@ def test_messages_beyond_the_limit_are_ignored_with_the_reason() -> None:
 
     assert [each.number for each in driver.state.messages] == [1, 2]
     assert [each.reason for each in driver.entries_of(ControlIgnored)] == [
-        "the workflow has 2 messages, of 2 that it may have"
+        "the workflow has 2 messages; at most 2 are allowed"
     ] * 2
 
 
@@ -136,7 +136,7 @@ def test_adaptive_planner_gets_the_messages_with_the_next_result() -> None:
 
     driver.complete_task("a")
     assert texts(driver, "plan-2") == ["only March"]
-    assert "messages came" in driver.handoff_input("plan-2")["replan_reason"]
+    assert "new messages arrived" in driver.handoff_input("plan-2")["replan_reason"]
 
 
 def test_message_after_the_last_plan_leads_to_one_more_plan() -> None:

@@ -139,7 +139,7 @@ async def test_a_team_that_hands_to_itself_ends_at_its_depth() -> None:
         outcome = await (await client.submit("again", "and again")).outcome(10)
 
     assert outcome.status == "failed"
-    assert "there are 3 teams above it, and again allows 2" in outcome.reason
+    assert "again has 3 teams above it; at most 2 are allowed" in outcome.reason
 
 
 async def test_a_child_cancelled_before_it_began_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -417,7 +417,7 @@ def test_a_suite_of_any_form_that_cannot_be_read_says_why(name: str, text: str, 
         ("cases: [{input: {at: 2026-01-31 10:00:00Z}}]\n", "as a date; quote it"),
         ("cases: [{input: {1: x}}]\n", "the key 1 is not text; quote it"),
         ("cases: [{input: {NO: x}}]\n", "YAML reads NO as a boolean"),
-        ("cases: [{input: !!binary aGk=}]\n", "of type bytes, which JSON cannot carry"),
+        ("cases: [{input: !!binary aGk=}]\n", "of type bytes, which JSON cannot represent"),
         ("cases: &a [{input: *a}]\n", "nested deeper than"),
     ],
 )

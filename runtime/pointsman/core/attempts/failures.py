@@ -100,7 +100,9 @@ def _reroute(decision: Decision, task: Task, error: AttemptError, retry: Retry) 
     if choice.agent == task.agent:
         return retry
     why = (
-        f"{choice.agent} has the skill, too" if task.skill else f"{task.agent} keeps failing, {choice.agent} stands in"
+        f"{choice.agent} has the skill, too"
+        if task.skill
+        else f"{task.agent} keeps failing; {choice.agent} is its fallback"
     )
     return Retry(choice.agent, timedelta(), f"{retry.reason}; {why}")
 
@@ -149,7 +151,7 @@ def fail_task(decision: Decision, task: Task, error: AttemptError) -> None:
                 retry_refined_task(decision, decision.state.tasks[waiting.id])
         case Role.JUDGE:
             if (stage := reviewed_stage(state, task)) is not None:
-                message = f"{task.agent} could not judge it: {error.message}"
+                message = f"{task.agent} could not review the stage: {error.message}"
                 # This error has its own kind, because the judge failed: the judge has not reviewed the stage.
                 return fail_task(decision, stage, AttemptError(kind=ErrorKind.HANDLER, message=message))
             request_synthesis(decision)

@@ -65,10 +65,10 @@ def review_error(stage: Task, judge: Task, review: Review) -> AttemptError | Non
         return None
     if review.verdict == "again" and not _is_last_attempt(stage):
         return AttemptError(
-            kind=ErrorKind.INSUFFICIENT, message=f"{judge.agent} sent it back: {review.reason}", retryable=True
+            kind=ErrorKind.INSUFFICIENT, message=f"{judge.agent} returned the output: {review.reason}", retryable=True
         )
-    again = " again, for the last time it could" if review.verdict == "again" else ""
-    return AttemptError(kind=ErrorKind.REJECTED, message=f"{judge.agent} did not let it pass{again}: {review.reason}")
+    again = ", and no attempt is left" if review.verdict == "again" else ""
+    return AttemptError(kind=ErrorKind.REJECTED, message=f"{judge.agent} rejected the output{again}: {review.reason}")
 
 
 def _is_last_attempt(stage: Task) -> bool:

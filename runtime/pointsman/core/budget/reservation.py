@@ -66,7 +66,7 @@ def reserve(state: State, task: Task, card: AgentCard | None, teams: Set[str]) -
         kept = least if task.role is not Role.SYNTHESIZE and _needs_synthesizer(state) else 0
         room = bound - used - aside[name] - kept
         if room <= 0 or (room < least and task.role is not Role.SYNTHESIZE):
-            rest = "; the rest is for the answer" if kept and bound - used - aside[name] > 0 else ""
+            rest = "; the rest is reserved for the answer" if kept and bound - used - aside[name] > 0 else ""
             return BudgetExhausted(name, f"the limit of {bound:.10g} {name} is used up: {used:.10g} used{rest}")
         rooms[name] = room, least
     if rooms:

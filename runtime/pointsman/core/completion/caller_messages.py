@@ -23,9 +23,9 @@ NOT_SERVED_MESSAGE: Final = "The request could not be served. Please try again l
 an exception may be confidential.
 """
 
-START_AGENT_ADVICE: Final = "Ask again once it runs; `pointsman agents` shows who does."
+START_AGENT_ADVICE: Final = "Ask again when the agent is live; `pointsman agents` lists the live agents."
 
-RAISE_LIMIT_ADVICE: Final = "Ask for less, or have more allowed."
+RAISE_LIMIT_ADVICE: Final = "Ask for less, or raise the limit."
 
 _ADVICE_BY_KIND: Final = {
     ErrorKind.REFUSED: "Say what is missing, or ask for something else.",
@@ -65,7 +65,7 @@ def generic_failure(workflow: str, errors: Iterable[AttemptError] = ()) -> str:
         return NOT_SERVED_MESSAGE
     return (
         "The request could not be served, and trying again is unlikely to help. "
-        f"Whoever runs this finds the reason with `pointsman show {workflow}`."
+        f"An operator finds the reason with `pointsman show {workflow}`."
     )
 
 

@@ -17,7 +17,7 @@ from pointsman_schemas.strict_json import JsonValue
 
 __all__ = ["apply_plan", "plan_problems", "planner_questions"]
 
-_REPEATS_FAILED_MESSAGE = "the plan repeats tasks that have failed for good; choose other agents or another way"
+_REPEATS_FAILED_MESSAGE = "the plan repeats tasks that have failed permanently; choose other agents or another way"
 _REPEATS_TRIED_MESSAGE = (
     "the plan repeats tasks that were tried before; choose other agents or another way, or say `done`"
 )

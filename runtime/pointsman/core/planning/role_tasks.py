@@ -18,7 +18,7 @@ from pointsman_schemas.strategies import Adaptive, PlanAndExecute, Router
 __all__ = ["available_agents", "available_cards", "may_ask", "request_classification", "request_plan"]
 
 
-_CIRCUIT_OPEN_NOTE = "It keeps failing, and work for it waits: choose another agent where one will do."
+_CIRCUIT_OPEN_NOTE = "The agent keeps failing, and its tasks wait: choose another agent if possible."
 
 
 def request_plan(

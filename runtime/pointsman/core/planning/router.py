@@ -39,6 +39,6 @@ def apply_selection(decision: Decision, task: Task, result: Result) -> None:
         return _route_request(decision, sure, selection.unserved)
     if route_to_fallback(decision):
         return None
-    reason = "no agent is sure enough to serve the request"
+    reason = "no agent was selected with enough confidence"
     question = selection.question or explain_failure(reason, "Say more precisely what you need.")
     return end_workflow(decision, Phase.FAILED, question, reason)

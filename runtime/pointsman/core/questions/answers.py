@@ -100,7 +100,7 @@ def _ignored_reason(decision: Decision, pending: OpenQuestion | None, control: C
         return "" if isinstance(control.input, dict) else "the arguments of a tool are an object"
     plan = read_plan(control.input, strict=True)
     problems = plan_problems(decision, plan) if isinstance(plan, Plan) else plan
-    return f"the plan given in its place will not do: {'; '.join(problems)}" if problems else ""
+    return f"the replacement plan is not valid: {'; '.join(problems)}" if problems else ""
 
 
 def _apply_decision(decision: Decision, pending: OpenQuestion, decided: QuestionAnswered) -> None:

@@ -40,14 +40,14 @@ def plan_next_step(decision: Decision) -> bool:
         return False
     if not remaining_tasks(state):  # no task is left, so any plan would be rejected
         if state.open_tasks == 0 and not done:
-            detail = f"the limit of {quota(state).tasks} tasks was reached before the planner said that it was done"
+            detail = f"the limit of {quota(state).tasks} tasks was reached before the planner had finished"
             decision.add(LimitReached(at=decision.now, limit="tasks", detail=detail))
         return False
     if state.replans + 1 < strategy.max_plans:
         request_plan(decision, strategy, reason=_replan_hints(state, max(new, 0)))
         return True
     if state.open_tasks == 0 and not done:
-        detail = f"the limit of {strategy.max_plans} plans was reached before the planner said that it was done"
+        detail = f"the limit of {strategy.max_plans} plans was reached before the planner had finished"
         decision.add(LimitReached(at=decision.now, limit="plans", detail=detail))
     return False
 
@@ -57,10 +57,10 @@ def _replan_hints(state: State, new: int) -> str:
     settled = [task for task in state.plan_tasks() if task.settled]
     settled.sort(key=lambda task: task.ended_at or state.started_at)
     hints = [
-        f"{task.agent} suggests it: {task.result.replan_hint}"
+        f"{task.agent} suggests a new plan: {task.result.replan_hint}"
         for task in settled[len(settled) - new :]
         if task.result and task.result.replan_hint
     ]
     if len(state.messages) > state.messages_seen_by_planner:
-        hints.append("messages came while the work continued")
+        hints.append("new messages arrived during the work")
     return "; ".join(hints)

@@ -110,5 +110,5 @@ def _missing_worker(decision: Decision, planner: str | None = None, fallback: st
     if not agents:
         return ""  # the team has no agents, so waiting would not help
     if planner is not None:
-        return f"no agent named {planner} is alive, nor any that it could choose"
+        return f"no agent named {planner} is alive, and no agent that it could select"
     return NO_AGENT_MESSAGE

@@ -37,11 +37,14 @@ results."""
 def child_request(handoff: Handoff, team: Team, now: datetime) -> Request | AttemptError:
     """Return the request that `handoff` makes to `team`. If the handoff is refused, return the error."""
     if handoff.depth + 1 > team.limits.nesting:
-        message = f"there are {handoff.depth + 1} teams above it, and {team.name} allows {team.limits.nesting}"
+        message = f"{team.name} has {handoff.depth + 1} teams above it; at most {team.limits.nesting} are allowed"
         return AttemptError(kind=ErrorKind.LIMIT, message=message)
     left = (handoff.deadline - now).total_seconds()
     if left <= 0:
-        return AttemptError(kind=ErrorKind.TIMEOUT, message="its deadline had passed before it was taken")
+        return AttemptError(
+            kind=ErrorKind.TIMEOUT,
+            message="the deadline of the handoff had passed before the team received the handoff",
+        )
     given: dict[str, JsonValue] = dict(handoff.input) if isinstance(handoff.input, dict) else {}
     if not given and handoff.input is not None:
         given = {"request": handoff.input}

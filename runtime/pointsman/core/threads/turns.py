@@ -115,7 +115,7 @@ def request_turn(
         reason = f"the thread {thread.thread} is busy: the turn {waiting[0].workflow_id} has not ended"
         return (), TurnRefusal(reason, retryable=True)
     if len(waiting) > policy.max_queued:
-        reason = f"the thread {thread.thread} has {len(waiting)} turns that have not ended, and allows no further one"
+        reason = f"the thread {thread.thread} has {len(waiting)} open turns, and no further turn is allowed"
         return (), TurnRefusal(reason, retryable=True)
     status = "running" if not waiting or policy.busy == "parallel" else "queued"
     entry = TurnRequested(

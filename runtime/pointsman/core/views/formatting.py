@@ -73,6 +73,6 @@ def start_delay(handed: datetime, began: datetime, reports: Iterable[Progress]) 
     before = [report.ended_at or report.started_at for report in reports if report.started_at < began]
     if before:
         silent = max(0.0, (began - max(before)).total_seconds())
-        return f"left by its worker, taken up again after {format_seconds(silent)}"
+        return f"its worker stopped; started again after {format_seconds(silent)}"
     queued = (began - handed).total_seconds()
-    return f"taken {format_seconds(queued)} after it was handed over" if queued >= _SLOW_PICKUP_S else ""
+    return f"started {format_seconds(queued)} after the handoff" if queued >= _SLOW_PICKUP_S else ""

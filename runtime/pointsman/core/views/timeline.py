@@ -91,7 +91,7 @@ class Timeline:
                 return "→", "busy", entry.agent, "is handed", self._task(entry.task_id) + nth
             case "task_held":
                 held = format_seconds((entry.until - entry.at).total_seconds())
-                what = f"{self._task(entry.task_id)} held back for {held}: {entry.reason}"
+                what = f"{self._task(entry.task_id)} held for {held}: {entry.reason}"
                 return "‖", "warn", self._agent(entry.task_id), "has", what
             case "task_succeeded":
                 took = format_seconds((entry.result.ended_at - entry.result.started_at).total_seconds())
@@ -119,21 +119,22 @@ class Timeline:
             case "task_refined":
                 agent, task = self._agent(entry.task_id), self._task(entry.task_id)
                 if not entry.intent:
-                    return "", "plain", agent, "gets", f"{task} in the same words"
-                return "↻", "warn", agent, "gets", f"{task} in other words: {entry.intent}"
+                    return "", "plain", agent, "gets", f"{task} with the same intent"
+                return "↻", "warn", agent, "gets", f"{task} with a new intent: {entry.intent}"
             case "refinement_requested":
                 return (
                     "",
                     "plain",
                     self._agent(entry.refiner_task),
-                    "is to put in other words",
+                    "must rewrite",
                     self._task(entry.task_id),
                 )
             case "review_requested":
-                return "", "plain", entry.judge, "is to judge", self._task(entry.task_id)
+                return "", "plain", entry.judge, "must review", self._task(entry.task_id)
             case "task_failed":
-                what = f"{self._task(entry.task_id)} given up after {entry.attempts}: {entry.error.for_operators}"
-                return "✗", "bad", self._agent(entry.task_id), "has", what
+                attempts = f"{entry.attempts} attempt{'' if entry.attempts == 1 else 's'}"
+                what = f"{self._task(entry.task_id)} after {attempts}: {entry.error.for_operators}"
+                return "✗", "bad", self._agent(entry.task_id), "failed", what
             case "task_expanded":
                 agent, count = self._agent(entry.task_id), len(entry.items)
                 self._agents.update(dict.fromkeys(entry.items, agent))
@@ -173,7 +174,7 @@ class Timeline:
                 self._missing_deps = entry.reason
                 return "…", "warn", "the request", "waits:", entry.reason
             case "timer_armed":
-                return "", "plain", "supervisor", "will look again at", f"{entry.due:%H:%M:%S}"
+                return "", "plain", "supervisor", "will check again at", f"{entry.due:%H:%M:%S}"
             case "workflow_resumed":
                 again = ", ".join(entry.tasks) or "the answer"
                 why = f": {entry.reason}" if entry.reason else ""

@@ -77,7 +77,7 @@ def test_timeline_shows_failures_retries_and_the_skipped_tasks() -> None:
         "✗ fitter t1, attempt 1: handler error: out of bolts",
         "↻ helper t1, attempt 2 in 1.0 s",
         "✗ helper t1, attempt 2: handler error: out of bolts",
-        "✗ helper t1 given up after 2: out of bolts",
+        "✗ helper t1 after 2 attempts: out of bolts",
         "- tester t2 skipped: t1 failed",
     ]
 

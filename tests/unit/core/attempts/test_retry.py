@@ -310,7 +310,7 @@ def test_missing_agent_is_named_and_the_task_not_retried() -> None:
     assert (error.kind, error.message) == (
         "no_worker",
         "no result came, and no agent named worker is alive: no worker took the handoff, or the worker has stopped; "
-        "it waited 21 s",
+        "the task waited 21 s",
     )
 
 

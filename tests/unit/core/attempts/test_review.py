@@ -121,7 +121,7 @@ def test_returned_stage_runs_again_at_once_with_the_review_as_feedback() -> None
     story.complete_task("judge-write", AGAIN)
 
     handoff = story.handoff("write")
-    assert (handoff.attempt, handoff.feedback) == (2, "reviewer sent it back: It names no amount.")
+    assert (handoff.attempt, handoff.feedback) == (2, "reviewer returned the output: It names no amount.")
     assert story.task("write").not_before == story.now
     assert (story.task("write").result, story.task("write").returned_by_review) == (None, True)
     story.complete_task("write", "Dear customer, $49")
@@ -145,7 +145,7 @@ def test_stage_is_returned_once_and_then_the_judge_is_told() -> None:
     assert story.outcome.status == "partial"
     assert story.outcome.answer == {"charge": "ch-1"}
     assert story.outcome.reason == (
-        "the stage write of 3 could not be done: reviewer did not let it pass again, for the last time it could: "
+        "the stage write of 3 could not be done: reviewer rejected the output, and no attempt is left: "
         "It names no amount.; done before it: find (2.00 s)"
     )
     assert not list(replay_log(story.commits))
@@ -170,7 +170,7 @@ def test_a_judge_may_stop_the_pipeline_and_no_fallback_is_asked_instead() -> Non
     assert story.statuses() == {"find": "succeeded", "write": "failed", "send": "skipped"}
     assert story.entries_of(AttemptFailed)[-1].error.kind == "rejected"
     assert not story.task("write").returned_by_review
-    assert "reviewer did not let it pass: It threatens the customer." in story.outcome.reason
+    assert "reviewer rejected the output: It threatens the customer." in story.outcome.reason
     assert "Dear customer" not in str(story.outcome.answer)
     assert not list(replay_log(story.commits))
 
@@ -181,7 +181,7 @@ def test_a_judge_that_fails_has_let_nothing_pass() -> None:
     story.fail_task("judge-write", failure("provider_error"))
 
     assert story.outcome.status == "partial"
-    assert "reviewer could not judge it: provider_error was seen" in story.outcome.reason
+    assert "reviewer could not review the stage: provider_error was seen" in story.outcome.reason
     assert not list(replay_log(story.commits))
 
 
@@ -193,7 +193,7 @@ def test_judge_refusal_is_not_the_stages_and_is_hidden_from_the_caller() -> None
     story.fail_task("judge-write", failure("refused"), status="refused")
 
     assert story.outcome.answer == generic_failure(WORKFLOW)
-    assert "reviewer could not judge it: refused was seen" in story.outcome.reason
+    assert "reviewer could not review the stage: refused was seen" in story.outcome.reason
 
 
 def test_invalid_review_is_not_shown_to_the_stage() -> None:
@@ -204,7 +204,7 @@ def test_invalid_review_is_not_shown_to_the_stage() -> None:
     error = story.task("write").error
     assert error is not None
     assert error.kind == ErrorKind.HANDLER
-    assert error.message.startswith("reviewer could not judge it: the review does not fit")
+    assert error.message.startswith("reviewer could not review the stage: the review does not fit")
 
 
 @pytest.mark.parametrize("said", ["fine", {"verdict": "perhaps"}, {"verdict": "stop", "reason": " "}])
@@ -251,7 +251,7 @@ def test_trace_shows_the_reviewer_and_the_verdict() -> None:
 
     assert [node.status for node in while_judged] == ["succeeded", "in review", "handed over", "waiting"]
     assert [node.status for node in nodes["write"].children] == ["failed", "succeeded"]
-    assert nodes["write"].children[0].detail == "insufficient: reviewer sent it back: It names no amount."
+    assert nodes["write"].children[0].detail == "insufficient: reviewer returned the output: It names no amount."
     assert nodes["write"].children[0].seconds == 2.0
     assert nodes["judge-write"].name == "judge reviewer"
     assert nodes["judge-write"].detail == "again: It names no amount."

@@ -107,7 +107,7 @@ def test_a_workflow_that_cannot_even_plan_says_so() -> None:
     story = WorkflowDriver(limits=Limits(calls=1)).start()
 
     assert story.outcome.status == "failed"
-    assert story.outcome.reason == "the limit of 1 calls is used up: 0 used; the rest is for the answer"
+    assert story.outcome.reason == "the limit of 1 calls is used up: 0 used; the rest is reserved for the answer"
 
 
 def test_an_answer_for_which_nothing_is_left_is_the_bare_results() -> None:
@@ -155,7 +155,7 @@ def test_the_answer_may_have_less_than_an_attempt_needs_at_least() -> None:
         (BARE, Limits(tokens=1_000), Usage(calls=1, input_tokens=860), "the limit of 1000 tokens is used up: 970 used"),
         (PlanAndExecute(), Limits(calls=4), calls(3), "the limit of 4 calls is used up: 4 used"),
         (PlanAndExecute(), Limits(calls=4), calls(2),
-         "the limit of 4 calls is used up: 3 used; the rest is for the answer"),
+         "the limit of 4 calls is used up: 3 used; the rest is reserved for the answer"),
     ],
     ids=["nobody writes", "nothing is left", "something is left"],
 )  # fmt: skip

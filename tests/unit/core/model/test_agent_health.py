@@ -274,7 +274,7 @@ def test_retry_goes_to_the_fallback_while_the_circuit_is_open() -> None:
     story.fail_task("t1", failure(retryable=True))
     (retry,) = story.entries_of(RetryScheduled)
     assert retry.agent == "other"
-    assert "worker keeps failing, other stands in" in retry.reason
+    assert "worker keeps failing; other is its fallback" in retry.reason
 
     story.circuits = {"other": open_until(8)}
     story.fail_task("t1", failure(retryable=True))

@@ -71,7 +71,7 @@ def test_planner_is_told_which_agents_keep_failing() -> None:
 
     assert {item["name"]: item.get("note") for item in items} == {
         "worker": None,
-        "other": "It keeps failing, and work for it waits: choose another agent where one will do.",
+        "other": "The agent keeps failing, and its tasks wait: choose another agent if possible.",
     }
 
 
@@ -347,7 +347,7 @@ def test_a_hint_changes_the_plan_while_other_tasks_run_on() -> None:
 
     story.complete_task("a", replan_hint="it is the configuration")
 
-    assert asked(story, "plan-2")["replan_reason"] == "worker suggests it: it is the configuration"
+    assert asked(story, "plan-2")["replan_reason"] == "worker suggests a new plan: it is the configuration"
     assert story.statuses() == {"a": "succeeded", "b": "running", "c": "waiting"}
     story.complete_task("plan-2", plan(task("d", "other", needs=["b"])))
     assert story.statuses() == {"a": "succeeded", "b": "running", "d": "waiting"}
@@ -422,7 +422,7 @@ def test_the_same_plan_again_is_refused() -> None:
 
     story.complete_task("plan-2", plan(task("a-again", intent="try it")))
 
-    assert "repeats tasks that have failed for good" in asked(story, "plan-3")["problems"][0]
+    assert "repeats tasks that have failed permanently" in asked(story, "plan-3")["problems"][0]
 
 
 @pytest.mark.parametrize(

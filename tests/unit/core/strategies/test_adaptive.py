@@ -36,7 +36,7 @@ def test_planner_gets_the_task_the_agents_used_the_results_and_the_rest() -> Non
     assert given["agents_used"] == ["code"]
     assert [(each["task_id"], each["output"]) for each in given["results"]] == [("t1", "there is no bug")]
     assert {item["name"] for item in given["agents"]} - set(given["agents_used"]) == {"ops", "comms"}
-    assert given["replan_reason"] == "code suggests it: it looks like configuration"
+    assert given["replan_reason"] == "code suggests a new plan: it looks like configuration"
     assert (given["remaining_plans"], given["remaining_limits"]["seconds"]) == (3, 590)
 
 
@@ -151,7 +151,7 @@ def test_plans_are_counted_and_the_outcome_names_the_limit() -> None:
 
     assert story.entries_of(LimitReached)[0].limit == "plans"
     assert story.outcome.status == "partial"
-    assert story.outcome.reason == "the limit of 2 plans was reached before the planner said that it was done"
+    assert story.outcome.reason == "the limit of 2 plans was reached before the planner had finished"
     assert story.outcome.answer == {"t1": "one", "t2": "two"}
 
 
@@ -202,7 +202,7 @@ def test_replan_hint_is_passed_once() -> None:
 
     story.complete_task("t2", "done", replan_hint="tell the others")
 
-    assert story.handoff_input("plan-3")["replan_reason"] == "ops suggests it: tell the others"
+    assert story.handoff_input("plan-3")["replan_reason"] == "ops suggests a new plan: tell the others"
 
 
 def test_planner_that_fails_later_leaves_a_partial_outcome() -> None:
@@ -224,5 +224,5 @@ def test_planner_without_a_task_left_is_not_asked_again() -> None:
     story.complete_task("synthesis", {"answer": "half of it"})
     assert (story.outcome.status, story.outcome.reason) == (
         "partial",
-        "the limit of 2 tasks was reached before the planner said that it was done",
+        "the limit of 2 tasks was reached before the planner had finished",
     )

@@ -63,7 +63,7 @@ def test_deadline_without_agents_names_them(strategy: Strategy) -> None:
         story.fire_timer()
 
     assert (story.outcome.status, story.outcome.elapsed) == ("failed", 20)
-    assert story.outcome.reason.startswith("no worker took it: no ")
+    assert story.outcome.reason.startswith("no worker took the request: no ")
     assert story.outcome.reason.endswith("; the deadline of 20 s was reached")
     assert list(replay_log(story.commits)) == []
 
@@ -76,7 +76,7 @@ def test_agent_that_joins_too_late_starts_nothing(strategy: Strategy) -> None:
     story.fire_timer()
 
     assert (story.outcome.status, story.outcome.tasks) == ("failed", ())
-    assert "the agent that could take it came too late" in story.outcome.reason
+    assert "the required agent became live too late" in story.outcome.reason
 
 
 def test_the_planner_is_named_where_it_is_not_there_either() -> None:

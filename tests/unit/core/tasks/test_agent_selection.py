@@ -139,7 +139,7 @@ def test_escalated_workflow_is_replanned_after_a_hint() -> None:
     story.complete_task("a", replan_hint="it is for a doctor")
 
     given: Any = story.handoff("plan-2").input
-    assert given["replan_reason"] == "legal suggests it: it is for a doctor"
+    assert given["replan_reason"] == "legal suggests a new plan: it is for a doctor"
 
 
 def test_unplanned_workflow_is_not_replanned() -> None:
@@ -230,7 +230,7 @@ def test_unsure_router_without_a_fallback_asks_back() -> None:
     story = routed(Router(), selection(("legal", 0.3), question="Is it about a contract?"))
 
     assert (story.outcome.status, story.outcome.answer) == ("failed", "Is it about a contract?")
-    assert story.outcome.reason == "no agent is sure enough to serve the request"
+    assert story.outcome.reason == "no agent was selected with enough confidence"
 
 
 def test_unsure_router_without_a_question_explains_itself() -> None:
@@ -240,7 +240,7 @@ def test_unsure_router_without_a_question_explains_itself() -> None:
 def test_a_fallback_that_is_not_alive_is_no_fallback() -> None:
     story = routed(Router(fallback="ghost"), selection(("legal", 0.1)))
 
-    assert story.outcome.reason == "no agent is sure enough to serve the request"
+    assert story.outcome.reason == "no agent was selected with enough confidence"
 
 
 def test_unreadable_classification_is_repaired_a_bounded_number_of_times() -> None:

@@ -96,8 +96,8 @@ def test_results_of_other_tasks_are_passed_to_the_child() -> None:
 @pytest.mark.parametrize(
     ("changes", "kind", "said"),
     [
-        ({"depth": 3}, "limit", "there are 4 teams above it, and refunds allows 3"),
-        ({"deadline": T0}, "timeout", "its deadline had passed before it was taken"),
+        ({"depth": 3}, "limit", "refunds has 4 teams above it; at most 3 are allowed"),
+        ({"deadline": T0}, "timeout", "the deadline of the handoff had passed before the team received the handoff"),
     ],
 )
 def test_impossible_child_is_refused_with_the_reason(changes: Any, kind: str, said: str) -> None:

@@ -41,7 +41,7 @@ def begun(*times: float) -> TimelineLine:
 def test_restarted_attempt_is_shown_as_left_by_a_dead_worker() -> None:
     line = begun(1.5, 35)
 
-    assert (line.mark, line.detail) == ("·", "t1, left by its worker, taken up again after 33.5 s")
+    assert (line.mark, line.detail) == ("·", "t1, its worker stopped; started again after 33.5 s")
 
 
 def test_begin_of_an_attempt_is_shown_to_all_only_after_a_long_wait() -> None:
@@ -49,7 +49,7 @@ def test_begin_of_an_attempt_is_shown_to_all_only_after_a_long_wait() -> None:
 
     assert (at_once.mark, at_once.detail) == ("", "t1")
     assert (late.mark, late.actor, late.text) == ("·", "fitter", "is at work on")
-    assert late.detail == "t1, taken 7.0 s after it was handed over"
+    assert late.detail == "t1, started 7.0 s after the handoff"
 
 
 def test_a_line_reads_as_a_sentence() -> None:
@@ -59,7 +59,7 @@ def test_a_line_reads_as_a_sentence() -> None:
         "fitter failed at t1, attempt 1: handler error: out of bolts",
         "helper gets t1, attempt 2 in 1.0 s",
         "helper failed at t1, attempt 2: handler error: out of bolts",
-        "helper has t1 given up after 2: out of bolts",
+        "helper failed t1 after 2 attempts: out of bolts",
         "tester has t2 skipped: t1 failed",
     ]
 
@@ -110,4 +110,4 @@ def test_task_taken_by_another_worker_shows_how_long_it_waited() -> None:
 
     line = story.render(succeeded("t1", "fitter", 31.5, 33))
 
-    assert line.detail == "t1 in 1.5 s, 120 tokens, left by its worker, taken up again after 30.0 s"
+    assert line.detail == "t1 in 1.5 s, 120 tokens, its worker stopped; started again after 30.0 s"

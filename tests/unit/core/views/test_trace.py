@@ -204,7 +204,7 @@ def test_task_is_handed_over_until_its_worker_has_begun() -> None:
     assert queued.children[0].started_at is None
     assert (working.status, working.children[0].status) == ("running", "running")
     assert working.children[0].started_at == at(8)
-    assert working.children[0].detail == "taken 7.0 s after it was handed over"
+    assert working.children[0].detail == "started 7.0 s after the handoff"
 
 
 def test_restarted_attempt_shows_its_wait_before_there_is_a_result() -> None:
@@ -214,7 +214,7 @@ def test_restarted_attempt_shows_its_wait_before_there_is_a_result() -> None:
         build_trace([*completed()[:5], dispatched("t1", "fitter", 1)], signs), "invoke_agent fitter"
     ).children[0]
 
-    assert attempt.detail == "left by its worker, taken up again after 33.5 s"
+    assert attempt.detail == "its worker stopped; started again after 33.5 s"
     assert attempt.started_at == at(1.5)
 
 
@@ -336,5 +336,5 @@ def test_attempt_taken_by_another_worker_shows_its_wait() -> None:
     lost = find(build_trace(log, [tool("drill", 1.2, 1.5), tool("drill", 32, 32.5)]), "invoke_agent fitter").children[0]
     queued = find(build_trace(log, [tool("drill", 32, 32.5)]), "invoke_agent fitter").children[0]
 
-    assert lost.detail == "left by its worker, taken up again after 30.0 s"
-    assert queued.detail == "taken 30.5 s after it was handed over"
+    assert lost.detail == "its worker stopped; started again after 30.0 s"
+    assert queued.detail == "started 30.5 s after the handoff"

@@ -186,7 +186,7 @@ async def test_message_over_the_limit_is_refused_with_the_limit() -> None:
         await listener.started.wait()
         await client.tell(workflow.id, "hurry")
 
-        with pytest.raises(MessageRefusedError, match="has 1 messages, of 1 that it may have"):
+        with pytest.raises(MessageRefusedError, match="has 1 messages; at most 1 are allowed"):
             await client.tell(workflow.id, "hurry more")
         listener.gate.set()
 

@@ -33,7 +33,7 @@ async def test_workflow_page_has_each_event_and_the_status() -> None:
 
     said = [(line["stream"], line["actor"], line["detail"], line["tone"]) for line in lines.data]
     assert ("log", "fitter", "is handed t1", "busy") in said
-    assert ("log", "helper", "has t1 given up after 2: out of bolts", "bad") in said
+    assert ("log", "helper", "failed t1 after 2 attempts: out of bolts", "bad") in said
     assert ("results", "fitter", "used drill 1.0 s", "plain") in said
     assert lines.id == lines.data[-1]["order"]
     tasks = {task["task_id"]: task for task in view.data["tasks"]}
