@@ -113,7 +113,7 @@ def test_more_waiting_turns_than_the_policy_allows_are_refused() -> None:
     after, refusal = ask(thread, "d", policy)
 
     assert after == thread
-    assert "has 3 turns that have not ended" in refusal
+    assert "has 3 open turns" in refusal
 
 
 def test_request_that_is_delivered_again_changes_nothing() -> None:
