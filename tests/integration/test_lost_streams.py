@@ -83,7 +83,7 @@ async def test_a_log_that_has_lost_its_end_is_reported_at_the_start(tmp_path: Pa
     assert errors == ["log_rolled_back"]
     assert not sound
     assert workflow.id in loss
-    assert "POINTSMAN_LOG holds none of its commits" in loss
+    assert "POINTSMAN_LOG has none of its commits" in loss
 
 
 async def test_work_that_was_lost_is_sent_again_from_the_log(tmp_path: Path, errors: list[str]) -> None:

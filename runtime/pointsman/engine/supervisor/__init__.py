@@ -1,6 +1,6 @@
 """The supervisor process: read inputs, decide, commit to the log, publish the outbox, acknowledge.
 
-The loop            engine, decoder, inbound, thread_gate, committer, outbox_publisher, stale_messages, acknowledger
+Main loop           engine, decoder, inbound, thread_gate, committer, outbox_publisher, stale_messages, acknowledger
 Schedules           scheduler
 Several instances   admission, daily_usage, ownership, startup_backlog, recovery
 Housekeeping        ended_cache, retention, object_retention, stream_integrity

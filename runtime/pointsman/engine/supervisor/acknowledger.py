@@ -26,7 +26,8 @@ from pointsman_schemas.subjects import Subjects
 __all__ = ["Acknowledger"]
 
 _MAX_DELIVERIES = 5
-"""Deliveries of a parent's control to a child before its start. A child that starts later reads the control then."""
+"""Maximum number of deliveries of a parent's control to a child that has not started. A child reads the control at its
+start."""
 _RETRY_PAUSE_S = 5.0
 """Delay before the redelivery of an input whose dead letter could not be stored, to avoid a hot loop."""
 
@@ -52,7 +53,7 @@ class Acknowledger:
         self._team = team
 
     async def acknowledge(self, workflow: str, inbound: Iterable[InboundInput], state: State | None = None) -> None:
-        """Acknowledge processed inputs. Before that, store a dead letter of each refused input.
+        """Acknowledge processed inputs, after storing a dead letter of each refused input.
 
         Args:
             workflow: The workflow's id.
@@ -80,7 +81,7 @@ class Acknowledger:
                 isinstance(inbound_input.input, ControlReceived)
                 and inbound_input.event_id == f"{workflow}-{PARENT_CONTROL}"
             ):
-                # The child begins soon, or reads this control when it begins.
+                # The child reads this control at a redelivery, or when the child begins.
                 await (
                     inbound_input.delivery.nak(1.0)
                     if inbound_input.delivery.delivered < _MAX_DELIVERIES
@@ -88,13 +89,13 @@ class Acknowledger:
                 )
                 continue
             if is_message(inbound_input.input) and inbound_input.event_id.startswith(f"{workflow}-"):
-                await inbound_input.delivery.ack()  # of a parent; the child never began
+                await inbound_input.delivery.ack()  # a control of a parent whose child never began
                 continue
-            message = "no log of this workflow exists: it was never admitted here, or its log was removed"
+            message = "no log of this workflow exists: the workflow was never admitted, or its log was removed"
             await self.dead_letter(inbound_input.delivery, workflow, "unknown_workflow", message)
 
     async def dead_letter(self, delivery: Delivery, workflow: str | None, kind: str, message: str) -> None:
-        """Store a dead letter of an input and terminate its delivery, or return the input if that fails.
+        """Store a dead letter of an input and terminate its delivery. If the dead letter fails, return the input.
 
         Args:
             delivery: The delivery.
@@ -111,7 +112,7 @@ class Acknowledger:
             await delivery.nak(_RETRY_PAUSE_S)
             raise
         except PointsmanError as error:
-            hint = "the input is kept and tried again; `pointsman doctor` checks the dead-letter stream"
+            hint = "the input is redelivered and tried again; `pointsman doctor` checks the dead-letter stream"
             _log.error("dead_letter_store_failed", subject=delivery.message.subject, reason=str(error), hint=hint)
             await delivery.nak(_RETRY_PAUSE_S)
         else:
@@ -136,7 +137,7 @@ class Acknowledger:
     async def close_corrupt(self, workflow: str, inbound: Sequence[InboundInput], error: CorruptLogError) -> None:
         """Close a workflow whose log cannot be folded: publish a failed outcome and dead-letter its inputs.
 
-        If retention is deleting the log, the workflow already has an outcome. Retention deletes the outcome last.
+        While retention deletes a log, the workflow still has its outcome, because retention deletes the outcome last.
 
         Args:
             workflow: The workflow's id.
@@ -152,7 +153,7 @@ class Acknowledger:
             left = None
         if (
             left is None
-        ):  # the broker is unavailable, or the log was removed during the read: the inputs are redelivered
+        ):  # the broker is unavailable, or the log was removed during the read, so the inputs are redelivered
             for inbound_input in inbound:
                 await inbound_input.delivery.nak(1.0)
         else:

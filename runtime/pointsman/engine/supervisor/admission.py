@@ -14,7 +14,7 @@ from pointsman_schemas.subjects import Subjects
 
 __all__ = ["AdmissionControl"]
 
-_RECHECK_INTERVAL_S = 5.0  # between two checks for ended workflows whose outcome this process did not receive
+_RECHECK_INTERVAL_S = 5.0  # seconds between two checks for outcomes that this process did not receive
 
 
 class AdmissionControl:
@@ -60,7 +60,7 @@ class AdmissionControl:
                 await self._slot_freed.wait()
 
     async def missed_outcomes(self) -> Sequence[StoredMessage]:
-        """Read the outcomes of admitted workflows that this process did not receive, once in `_RECHECK_INTERVAL_S`."""
+        """Read the outcomes of admitted workflows that this process missed, at most once in `_RECHECK_INTERVAL_S`."""
         if self._clock.monotonic() - self._last_check < _RECHECK_INTERVAL_S:
             return ()
         self._last_check = self._clock.monotonic()

@@ -1,6 +1,6 @@
-"""The load of agents that a supervisor selects among: the depth of their queues and the time of their recent tasks.
+"""The load of agents: the depth of their queues and the time of their recent tasks. A supervisor selects by load.
 
-Two supervisors may measure different loads. The difference does no harm, because the log records the selected agent.
+Two supervisors may measure different loads. The difference causes no error, because the log records the selected agent.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from pointsman_schemas.log import Entry
 
 __all__ = ["AgentLoads"]
 
-_MAX_AGE_S = 1.0  # lifetime of a queue depth; handoffs and results of this process are counted in between
-_AVERAGE_WEIGHT = 0.2  # weight of the newest result in the moving average: after ten results nine tenths are new
-_FORGET_AFTER_S = 60.0  # after that time, an agent that was slow is tried again
+_MAX_AGE_S = 1.0  # lifetime of a measured queue depth; until then this process counts its own handoffs and results
+_AVERAGE_WEIGHT = 0.2  # weight of the newest result in the moving average, in which ten results weigh nine tenths
+_FORGET_AFTER_S = 60.0  # seconds after which an agent that was slow is tried again
 
 
 class AgentLoads:
-    """The loads of the agents that a decision asked for.
+    """The loads of the agents that decisions compare.
 
     Args:
         bus: The bus.
@@ -44,11 +44,11 @@ class AgentLoads:
 
     @property
     def known(self) -> Mapping[str, Load]:
-        """Return the measured loads, by agent."""
+        """Return the measured loads by agent."""
         return self._queued_by_agent
 
     async def refresh(self, agents: Iterable[str]) -> bool:
-        """Measure the queues of `agents`, each at most once a second.
+        """Measure the queues of `agents`. Each queue is measured at most once a second.
 
         Args:
             agents: The agents.
@@ -96,7 +96,7 @@ class AgentLoads:
         return sorted(name for name in agents if now - self._refreshed_at.get(name, -_MAX_AGE_S) >= _MAX_AGE_S)
 
     async def _queued(self, agent: str) -> int:
-        with suppress(PeerError):  # a missing figure is not a reason to wait
+        with suppress(PeerError):  # the decision does not wait for a missing depth
             if (depth := await self._bus.depth(consumer_name(agent), "handoffs")) is not None:
                 return depth.pending + depth.in_flight
         return 0
@@ -106,7 +106,7 @@ class AgentLoads:
             self._queued_by_agent[agent] = replace(load, queued=max(load.queued + more, 0))
 
     def _record_duration(self, result: Result) -> None:
-        """Record the time of a success. If failures counted, an agent that fails at once would seem fastest."""
+        """Record the time of a success. Failures do not count, because an agent that fails at once would seem fast."""
         seconds = max((result.ended_at - result.started_at).total_seconds(), 0.0)
         now = self._clock.monotonic()
         before, at = self._durations.get(result.agent, (seconds, now))

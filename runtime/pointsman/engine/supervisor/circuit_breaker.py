@@ -1,7 +1,7 @@
 """The circuits of a namespace's agents. Supervisors share the circuits that are not closed, in one message.
 
-Each supervisor counts the failures that it sees. The supervisors share only the changes: a circuit opens, one probe is
-sent, a circuit closes. While all circuits are closed, nothing is read or written.
+Each supervisor counts the failures in its own commits. The supervisors share only the changes: a circuit opens, one
+probe is sent, a circuit closes. While all circuits are closed, supervisors read and write no message.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ from pointsman_schemas.subjects import Subjects
 __all__ = ["CLOSED", "HALF_OPEN", "OPEN", "CircuitBreaker"]
 
 CLOSED, HALF_OPEN, OPEN = 0, 1, 2
-"""Values of the gauge."""
+"""The values of the gauge of a circuit."""
 
-_RETRY_PAUSE_S = 1.0  # before the next subscription after a lost connection
-_GAUGE_INTERVAL_S = 10.0  # between two updates of the gauge, as for the gauges of queues
+_RETRY_PAUSE_S = 1.0  # seconds from a lost connection to the next subscription
+_GAUGE_INTERVAL_S = 10.0  # seconds between two updates of the gauge, as for the gauges of queues
 
 _log = get_logger(__name__)
 
@@ -52,8 +52,9 @@ class CircuitBreaker:
         bus: The bus.
         subjects: The subjects of the namespace.
         clock: The clock.
-        failures: The number of different tasks in a row that fail at an agent before its circuit opens; 0 for never.
-        seconds: The time for which an open circuit gets no work, in seconds.
+        failures: The number of different tasks in a row that fail at an agent before its circuit opens; 0 to open no
+            circuit.
+        seconds: The time for which an open circuit gets no tasks, in seconds.
     """
 
     def __init__(self, bus: Bus, subjects: Subjects, clock: Clock, *, failures: int, seconds: float) -> None:
@@ -86,14 +87,14 @@ class CircuitBreaker:
         self._accept(await self._bus.last("limits", self._subject))
 
     async def claim_probes(self, probes: Mapping[str, Probe], now: datetime) -> bool:
-        """Claim probes, so that no other supervisor sends one to the same agent.
+        """Claim probes, because only one supervisor may send a probe to an agent.
 
         Args:
             probes: The probes, by agent.
-            now: The time of the decision. A fired timer may have moved this time ahead of the clock.
+            now: The time of the decision. After a timer fired, this time may be ahead of the clock.
 
         Returns:
-            False if another supervisor has sent a probe to one of the agents, and the probe has not ended.
+            False if another supervisor has sent a probe to one of the agents, and this probe has not ended.
         """
         for agent, probe in probes.items():
             if not await self._claim_probe(agent, probe, now):
@@ -140,13 +141,13 @@ class CircuitBreaker:
     def _open(self, known: Circuits, agent: str) -> Circuits:
         self._failing.pop(
             agent, None
-        )  # in any case: the circuit may close again before this supervisor reads the change
+        )  # reset even if the circuit is open, because it may close before this supervisor reads the change
         return known if agent in known.agents else open_circuit(known, agent, self._clock.now(), self._seconds)
 
     def _on_probe_ended(self, known: Circuits, agent: str, probe: str, *, blamed: bool) -> Circuits:
         circuit = known.agents.get(agent)
         if circuit is None or circuit.probe != probe:
-            return known  # the attempt was sent before the circuit opened, and proves nothing
+            return known  # the attempt was sent before the circuit opened, so the attempt is not the probe
         now = self._clock.now()
         return open_circuit(known, agent, now, self._seconds) if blamed else release_probe(known, agent, now)
 
@@ -173,12 +174,12 @@ class CircuitBreaker:
     async def _publish_changes(self) -> None:
         while True:
             change = await self._changes.get()
-            # Another supervisor may have sent a probe whose claim has not arrived here yet: read first.
+            # Read first, because the claim of another supervisor's probe may not have arrived in this process yet.
             await retry_while_unavailable(self.load, self._clock)
             await retry_while_unavailable(lambda: self._update(change), self._clock)  # noqa: B023  # it is awaited here
 
     async def _refresh_gauges(self) -> None:
-        """Update the gauge: a circuit becomes half-open, and an agent stops, without a change of the shared message."""
+        """Update the gauge. The shared message does not change when a circuit becomes half-open or an agent stops."""
         while True:
             with suppress(PeerError):  # keep the old values
                 alive = {card.name for card in await self._bus.registry.cards()}
@@ -217,7 +218,7 @@ class CircuitBreaker:
         for agent in new:
             until = circuits.agents[agent].until
             if until > self._clock.now():  # otherwise the circuit opened before this supervisor started
-                hint = f"tasks in a row failed there; it is sent none until {until.isoformat(timespec='seconds')}"
+                hint = f"tasks in a row failed; the agent gets no tasks until {until.isoformat(timespec='seconds')}"
                 _log.warning("circuit_opened", agent=agent, hint=hint)
         for agent in gone:
             _log.info("circuit_closed", agent=agent)

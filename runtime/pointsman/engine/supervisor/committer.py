@@ -1,4 +1,4 @@
-"""Turn inputs into a commit of their workflow's log: decide, claim probes, commit; repeat that after a conflict."""
+"""Turn inputs into a commit of their workflow's log: decide, claim probes, commit. Repeat this after a conflict."""
 
 from __future__ import annotations
 
@@ -37,9 +37,10 @@ from pointsman_schemas.log import Entry
 __all__ = ["CommitResult", "Committer", "refuse_late"]
 
 _UNKNOWN_OUTCOME_PAUSE_S = 0.05
-"""Delay before the check whether an unanswered commit was stored. A cluster has finished pending publishes by then."""
+"""Delay before an unanswered commit is searched in the log. After this delay, a cluster has finished pending publishes.
+"""
 _MAX_RACES = 100
-"""Compare-and-set conflicts of one commit before the commit fails. More conflicts are a sign of a different fault."""
+"""Maximum number of compare-and-set conflicts of one commit. More conflicts indicate a different fault."""
 
 _log = get_logger(__name__)
 
@@ -49,9 +50,9 @@ class CommitResult(NamedTuple):
 
     Attributes:
         head: The head of the log after the inputs.
-        entries: The entries that were committed for them.
+        entries: The entries that were committed for the inputs.
         to_publish: The messages that the entries require.
-        had_conflict: True if another supervisor may have committed without publishing.
+        had_conflict: True if another supervisor may have committed without publishing the messages.
     """
 
     head: LogHead
@@ -67,7 +68,7 @@ class Committer:
         bus: The bus.
         clock: The clock.
         logs: The logs of the team.
-        watch: Records each commit, to detect a log that lost it.
+        watch: Records each commit, to detect a log that lost the commit.
         circuits: The circuits, which record each commit.
         loads: The loads of agents, which record each commit.
         prepare: Encodes the messages that the entries require, while the broker stores the commit.
@@ -107,7 +108,7 @@ class Committer:
             The new head, the entries and the messages to publish.
 
         Raises:
-            InvariantError: the commit lost too many conflicts.
+            InvariantError: the commit had too many conflicts.
             PublishOutcomeUnknownError: the broker did not answer.
         """
         raced = False
@@ -125,29 +126,29 @@ class Committer:
             entries, state = tuple(draft.entries), draft.current
             if not entries or state is None:
                 if head.state is not None and head.state.ended and unanswered:
-                    # A first commit for these inputs, from here or from a process that died, may not have reached the
-                    # broker yet. If the broker stored this commit after retention has removed the log, the commit
-                    # would begin the log again, and no supervisor would continue the log. If the broker answers
-                    # a new first commit, no older first commit is still on its way.
+                    # An earlier first commit for these inputs, from this process or from a process that died, may still
+                    # be on its way. If the earlier commit reached the broker after retention removed the log, the
+                    # commit would begin the log again, and no supervisor would continue the log. So make another first
+                    # commit. After the broker has answered, no earlier first commit is on its way.
                     head, raced, unanswered = LogHead(), True, False
                     continue
                 if head.state is not None and head.state.ended:
                     refuse_late(draft, inbound, uncertain=raced)
-                    return CommitResult(head, had_conflict=raced)  # no entry follows the end, except a resume
-                # Without a commit, nothing proves that the head is the newest. If an older state ignores a timer,
-                # another supervisor may have armed this timer since.
+                    return CommitResult(head, had_conflict=raced)  # only a resume may follow the end
+                # Only a commit proves that the head is the newest. If the known state ignores a timer, another
+                # supervisor may have armed the timer after this state.
                 newer = await self._logs.load(workflow, head)
                 if newer.sequence == head.sequence:
                     return CommitResult(head, had_conflict=raced)
                 head, raced = newer, True
                 continue
             if draft.loads_consulted and await self._loads.refresh(draft.loads_consulted):
-                continue  # decide again with the loads that were just measured
+                continue  # decide again with the measured loads
             if draft.probes and not await self._circuits.claim_probes(draft.probes, draft.now):
                 continue  # another supervisor claimed the probe
             alive = self._card_summaries(cards)
             given = record_context(draft, alive if alive != head.agents else None)
-            self._loads.record_decision(entries)  # after the recording: the decision did not depend on it
+            self._loads.record_decision(entries)  # after `record_context`, because the decision used the old loads
             owed: list[EncodedMessage] = []
 
             def prepare(
@@ -168,7 +169,7 @@ class Committer:
                 if isinstance(error, ConflictError) or after.state != copy_with(state, commits=state.commits + 1):
                     head = after
                     continue
-                # The commit was stored, and it is this one.
+                # The newest commit of the log is this commit.
             except OversizeEventError as error:
                 if len(inbound) == 1:
                     refuse_oversized(inbound[0], error)
@@ -185,29 +186,29 @@ class Committer:
             self._loads.record_commit(head.state, entries)
             fault_point("supervisor.committed")
             return CommitResult(after, entries, owed, raced)
-        raise InvariantError(f"{workflow} lost {_MAX_RACES} races for its log in a row")
+        raise InvariantError(f"a commit of {workflow} had {_MAX_RACES} conflicts in a row")
 
     def _card_summaries(self, cards: tuple[AgentCard, ...]) -> AgentCards:
-        if cards is not self._live_cards[0]:  # one comparison for each heartbeat
+        if cards is not self._live_cards[0]:  # the cards are compared once for each heartbeat
             self._live_cards = cards, self._live_cards[1] if cards == self._live_cards[0] else summarize_cards(cards)
         return self._live_cards[1]
 
     async def _reload(self, workflow: str, head: LogHead, error: ConflictError | PublishOutcomeUnknownError) -> LogHead:
-        """Load the log after `head`. If the log neither ends at `head` nor continues after it, it was rolled back."""
+        """Load the log after `head`. If the log does not contain `head` any more, the log was rolled back."""
         newer = await self._logs.load(workflow, head)
         if isinstance(error, PublishOutcomeUnknownError) or newer.sequence != head.sequence:
             return newer
         whole = await self._logs.load(workflow)
         if whole.sequence == head.sequence:
             raise BusUnavailableError(
-                f"a commit to the log of {workflow} was refused, and the log does not show why; the commit is repeated"
+                f"a commit to the log of {workflow} was refused without a newer commit; the commit is repeated"
             )
         _log.error("log_rolled_back", sequence=head.sequence, hint="messages that the broker had stored are lost")
         return whole
 
 
 def refuse_late(decision: Decision, inbound: Sequence[InboundInput], *, uncertain: bool = False) -> None:
-    """Refuse inputs of a workflow that has ended, where a person should see them, with the reason.
+    """Refuse inputs of an ended workflow with the reason, if a person should see the refusal.
 
     Args:
         decision: The decision, which has no entries.
@@ -218,8 +219,8 @@ def refuse_late(decision: Decision, inbound: Sequence[InboundInput], *, uncertai
         match each.input:
             case ControlReceived() as control if control.control.action == "resume":
                 reason = resume_refusal(decision, control) if _is_new(decision, each) else ""
-                # The commit of an earlier delivery may not have reached the broker yet. The command waits until the
-                # broker has the commit, and then the round continues, or until the log is deleted.
+                # The commit of an earlier delivery may still be on its way to the broker. So the command waits until
+                # the broker has stored the commit, after which the round continues, or until the log is deleted.
                 each.postponed = bool(reason) and expires_soon(decision) and (uncertain or each.delivery.delivered > 1)
                 if reason and not each.postponed:
                     each.refusal = AttemptError(kind="not_resumable", message=reason)

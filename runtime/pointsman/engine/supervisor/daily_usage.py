@@ -1,7 +1,8 @@
 """Sum the usage of a team's workflows in a day (UTC), and refuse requests above the daily limits of the team.
 
-The sums follow from the outcomes in the log. So all supervisors of a team have the same sums, also after a restart,
-without a store of their own. A request to a team with daily limits costs one read. Other teams read nothing.
+The sums are computed from the outcomes in the log. So all supervisors of a team have the same sums, also after a
+restart, and need no separate store. A request to a team with daily limits costs one read. Teams without daily limits
+need no reads.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ from pointsman_schemas.team import DailyLimits, Team
 __all__ = ["DailyUsage"]
 
 _FIRST_WINDOW = 1_000
-"""Messages of the log that the first search for the beginning of the day goes back. Each search goes back four times
-further."""
+"""Number of log messages that the first search for the beginning of the day goes back. Each further search goes back
+four times as far."""
 _MAX_CALLERS = 100_000
-"""Callers with a sum of their own: some 20 MB. Further callers of the day share one sum."""
+"""Maximum number of callers with a separate sum, which takes some 20 MB. Further callers of the day share one sum."""
 _OTHERS = ""
-"""The key of that sum."""
+"""The key of the shared sum."""
 
 _log = get_logger(__name__)
 
@@ -89,8 +90,8 @@ class DailyUsage:
                     self._warn(reached)
 
     async def _catch_up(self) -> None:
-        """Add the outcomes that are stored now, of all supervisors. Calls that wait for one read share the next."""
-        wanted = self._reads + 1  # a read that has begun already may have missed the newest outcome
+        """Add the stored outcomes of all supervisors. All calls that wait during a read share the next read."""
+        wanted = self._reads + 1  # a read that has already begun may have missed the newest outcome
         async with self._reading:
             if self._reads >= wanted:
                 return
@@ -104,7 +105,7 @@ class DailyUsage:
                     self._sequence = stored.sequence
 
     def _reached(self, caller: str) -> str:
-        """Return a sentence about the daily limit that is reached; an empty text if none is."""
+        """Return a sentence about the daily limit that is reached; an empty text if no limit is reached."""
         if self._day.date < (today := self._clock.now().astimezone(UTC).date()):
             self._begin(today)
         of_caller = self._day.callers.get(self._key(caller), Usage())
@@ -120,8 +121,8 @@ class DailyUsage:
             ):
                 if limit is not None and amount >= limit:
                     return (
-                        f"{scope} has used {amount:g} of the {limit:g} {name} of a day (UTC); the limit begins again "
-                        "at midnight"
+                        f"{scope} has used {amount:g} of the {limit:g} {name} of a day (UTC); a new day begins at "
+                        "midnight"
                     )
         return ""
 
@@ -141,7 +142,7 @@ class DailyUsage:
         return caller if caller in known or len(known) < _MAX_CALLERS else _OTHERS
 
     async def _sequence_before(self, day: date) -> int:
-        """Return a sequence of the log before the first outcome of `day`. Each step reads one message."""
+        """Return a sequence of the log before the first outcome of `day`. Each step of the search reads one message."""
         last = await self._bus.last("log", self._outcomes)
         window = _FIRST_WINDOW
         while last is not None and (before := last.sequence - window) > 0:
@@ -153,13 +154,13 @@ class DailyUsage:
         return 0
 
     async def _add(self, stored: StoredMessage) -> None:
-        """Add the usage of one outcome, if it is of today or of a later day."""
+        """Add the usage of one outcome of today or a later day. Skip an earlier outcome."""
         day = stored.at.astimezone(UTC).date()
         if day < self._day.date or not is_outcome(stored) or is_imported(stored):
             return
         try:
             outcome = parse(Outcome, decode(stored.headers, stored.body)[1])
-        except ContractError:  # another release wrote it
+        except ContractError:  # another release wrote the outcome
             return
         if day > self._day.date:
             self._begin(day)
@@ -170,7 +171,7 @@ class DailyUsage:
             self._day.callers[key] = self._day.callers.get(key, Usage()) + used
 
     async def _usage_before(self, stored: StoredMessage) -> Usage:
-        """Return the usage of the rounds before. The outcome of a round has the usage of all rounds until then."""
+        """Return the usage of earlier rounds. The outcome of a round has the usage of this and all earlier rounds."""
         earlier = Usage()
         async with aclosing(as_async_generator(self._bus.read("log", stored.subject))) as messages:
             async for each in messages:

@@ -88,7 +88,7 @@ class InboundDecoder:
                 "request_fields_ignored",
                 workflow_id=received.admission.workflow_id,
                 fields=received.ignored_fields,
-                hint="a request does not have these fields; correct their names, or put data into metadata",
+                hint="a request has no such fields; correct the names, or put data into metadata",
             )
         return received.admission.workflow_id, InboundInput(received, delivery, received.admission.request_id, refusal)
 
@@ -123,9 +123,9 @@ class InboundDecoder:
         return address.workflow, InboundInput(received, delivery, event_id, refusal)
 
     async def is_cancelled_while_queued(self, workflow: str, inbound: Sequence[InboundInput]) -> bool:
-        """Check whether a workflow is cancelled while its request waits for admission.
+        """Return True if a workflow is cancelled while its request waits for admission.
 
-        Such a workflow begins and ends in one commit. Its request is acknowledged when it is delivered.
+        Such a workflow begins and ends in one commit. Its request is acknowledged when the request is delivered.
 
         Args:
             workflow: The workflow's id.
@@ -143,7 +143,7 @@ class InboundDecoder:
         return False
 
     async def is_queued(self, workflow: str) -> bool:
-        """Check whether the request of a workflow waits for admission.
+        """Return True if the request of a workflow waits for admission.
 
         Args:
             workflow: The workflow's id.
@@ -156,11 +156,11 @@ class InboundDecoder:
     async def _queued_request(self, workflow: str) -> StoredMessage | None:
         requests = request_consumer(self._subjects, self._team.name)
         depth = await self._bus.depth(requests.name, requests.stream)
-        after = depth.settled_through if depth else 0  # a waiting request is not settled, however long the queue is
+        after = depth.settled_through if depth else 0  # all waiting requests are after the settled requests
         return await find_request(self._bus, requests.subject, workflow, after=after)
 
     async def add_parent_cancellation(self, workflow: str, inbound: Sequence[InboundInput]) -> None:
-        """Add the cancellation that a parent sent before its child began.
+        """Add the cancellation that a parent sent before the child began.
 
         Args:
             workflow: The id of the child workflow.

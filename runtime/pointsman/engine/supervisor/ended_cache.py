@@ -11,18 +11,18 @@ __all__ = ["EndedWorkflows"]
 
 _MAX_ENTRIES = 10_000
 _MAX_AGE = timedelta(hours=1)
-"""Longer than any stale timer takes to arrive."""
+"""Lifetime of an entry, which is longer than any late timer takes to arrive."""
 
 
 class EndedWorkflows:
     """Recently ended workflows, so that late timers need no read of the log.
 
-    An entry lives at most `retention / 2`: after the log is removed, the same request may begin the workflow again, and
-    the inputs of the new workflow must be processed.
+    An entry is removed after `retention / 2` at the latest. After the log is removed, the same request may begin the
+    workflow again, and the inputs of the new workflow must be processed.
 
     Args:
         clock: The clock.
-        retention: The time for which logs are kept after their end.
+        retention: The retention period of logs.
     """
 
     def __init__(self, clock: Clock, retention: timedelta) -> None:

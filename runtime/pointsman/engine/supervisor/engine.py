@@ -1,8 +1,8 @@
-"""The shell around the core: load, decide, commit, emit, acknowledge.
+"""The loop of a supervisor around the core: load, decide, commit, emit, acknowledge.
 
-One commit is one compare-and-set publish to the workflow's log. The messages follow from the state and are published
-after the commit, idempotently; then the inputs are acknowledged. A crash anywhere leaves the inputs unacknowledged: any
-replica receives them again, reads the commit and publishes the missing messages.
+One commit is one compare-and-set publish to the workflow's log. The messages are computed from the state and published
+after the commit, idempotently; then the inputs are acknowledged. After a crash at any point, the inputs are
+unacknowledged. So any replica receives the inputs again, reads the commit and publishes the missing messages.
 """
 
 from __future__ import annotations
@@ -77,27 +77,28 @@ __all__ = ["SupervisorEngine"]
 _log = get_logger(__name__)
 
 _BATCH_SIZE = 256
-"""Inputs of one batch: as many as one stream delivers in a few milliseconds."""
+"""Maximum number of inputs of one batch. One stream delivers about so many inputs in a few milliseconds."""
 _BATCH_DELAY_S = 0.005
-"""Delay in which inputs gather while supervisors share the workflows: a larger batch is published together. With this
-delay, two supervisors on two CPUs handle a fifth more inputs; a delay of 10 ms was no better."""
+"""Delay in which inputs gather while supervisors share the workflows. A larger batch is published together. With this
+delay, two supervisors on two CPUs handle a fifth more inputs; a delay of 10 ms was not better."""
 _MAX_DELIVERIES = 5
-"""Deliveries of an input that raises in the engine, before the engine dead-letters the input."""
+"""Number of deliveries of an input after which the engine dead-letters the input, if each delivery raises an error."""
 _MAX_RETRY_PAUSE_S = 60.0
-"""Longest delay between two deliveries of a timer that raises in the engine."""
+"""Maximum delay between two deliveries of a timer that raises an error in the engine."""
 _SHUTDOWN_TIMEOUT_S = 1.0
-"""Time at shutdown to withdraw the team's card, and for turns that wait for the broker, in seconds. A card that is not
+"""Seconds at shutdown in which the team's card is withdrawn, and in which open turns may end. A card that is not
 withdrawn expires, and the inputs of a cancelled turn are delivered to another supervisor."""
 _FIRST_TURN_PAUSE_S = 0.1
-"""Delay before the first check whether a turn that waits may start. The delay grows with each check."""
+"""Delay before the first check of a waiting turn, which may then start. The delay grows with each check."""
 _MAX_TURN_PAUSE_S = 1.0
-"""Longest delay between two checks. Each check reads the record of the thread."""
+"""Maximum delay between two checks of a waiting turn. Each check reads the record of the thread."""
 _MESSAGE_PAUSE_S = 0.5
-"""Delay before a message to a workflow that has not begun is delivered again. The delay grows with each delivery."""
+"""Delay before the redelivery of a message to a workflow that has not begun. The delay grows with each delivery."""
 _MAX_MESSAGE_PAUSE_S = 10.0
-"""Longest delay between two deliveries of such a message."""
+"""Maximum delay between two deliveries of a message to a workflow that has not begun."""
 _HEADS_PER_WORKFLOW = 2
-"""Cached heads for each slot of admission: other supervisors admit some of the workflows whose inputs arrive here."""
+"""Number of cached heads for each slot of admission. This process also receives inputs of workflows that other
+supervisors have admitted."""
 
 
 class SupervisorEngine:
@@ -150,26 +151,26 @@ class SupervisorEngine:
 
     @property
     def ready(self) -> bool:
-        """Return True if the broker serves the team's consumers and the backlog of the start is processed."""
+        """Return True if the broker serves the team's consumers, and the backlog from the start is processed."""
         return not self.waiting_for
 
     @property
     def waiting_for(self) -> list[str]:
-        """Return the consumers that the broker does not serve, then the consumers with a backlog of the start."""
+        """Return the consumers that the broker does not serve; otherwise the consumers with a backlog at the start."""
         names = [each.name for each in (self._requests, *self._inputs, self._handoffs)]
         unserved = [name for name in names if (open := self._consumers.get(name)) is None or not open.bound]
         return unserved or [f"backlog of {backlog.name}" for backlog in self._backlogs if backlog]
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Supervise until `stop`; then take no new inputs, finish the inputs in progress, and return.
+        """Supervise until `stop`. Then take no new inputs, finish the inputs in progress, and return.
 
         Args:
             stop: Set to stop.
 
         Raises:
-            BusUnavailableError: the broker did not answer while starting.
+            BusUnavailableError: the broker did not answer during the start.
             ConfigurationError: an agent has the team's name, or the namespace is not suitable.
-            PermissionDeniedError: the broker refuses a subject that this supervisor cannot work without.
+            PermissionDeniedError: the broker refuses a subject that this supervisor needs.
         """
         if (card := await start_with_retry(self._start, self._bus, self._clock, stop)) is None:
             return
@@ -217,7 +218,7 @@ class SupervisorEngine:
                 await self._bus.registry.withdraw(card)
 
     async def _start(self) -> AgentCard:
-        """Set up the streams and open the team's consumers. Safe to repeat after a failure."""
+        """Set up the streams and open the team's consumers. The call may be repeated after a failure."""
         await self._bus.set_up()
         await self._clock.synchronize(self._bus)
         name = self._team.name
@@ -226,7 +227,9 @@ class SupervisorEngine:
         await self._open_consumer(self._handoffs)
         cards = await self._bus.registry.cards()
         if any(card.name == name and not card.team for card in cards):
-            raise ConfigurationError(f"an agent called {name} is running; a team is an agent, too: rename one of them")
+            raise ConfigurationError(
+                f"an agent called {name} runs; a team is an agent, too; rename the agent or the team"
+            )
         for backlog in self._backlogs:
             await backlog.measure()
         await self._refresh_membership()
@@ -236,7 +239,7 @@ class SupervisorEngine:
         own = team_card(self._team, self._clock.now(), self.instance)
         definitions = team_definitions([own, *(each for each in cards if each.name == name and each.team)])
         if len(definitions) > 1:
-            hint = "workflows follow the definition of the supervisor that admits them; start all from one definition"
+            hint = "a workflow uses the definition of the supervisor that admits it; start all with one definition"
             _log.warning("team_definitions_differ", team=name, own=own.version, live=definitions, hint=hint)
         if absent := sorted(set(self._team.required_agents()) - {each.name for each in cards}):
             hint = "tasks wait for these agents; start them with `pointsman worker module:name`"
@@ -250,7 +253,7 @@ class SupervisorEngine:
             )
 
     async def _check_stream_integrity(self) -> None:
-        """Log each loss and each bound of the streams, and republish the messages that follow from the log."""
+        """Log each loss and each bound of the streams. After a loss, republish the messages that the log requires."""
         for bound in await stream_bounds(self._bus):
             hint = "the broker drops acknowledged messages, or work waits; remove the bound with `nats stream edit`"
             _log.warning("stream_near_capacity", reason=bound, hint=hint)
@@ -262,16 +265,16 @@ class SupervisorEngine:
             _log.error(
                 "work_rolled_back",
                 reason=loss,
-                hint="the messages that follow from the log are published again",
+                hint="the messages that the log requires are published again",
             )
-        if lost and not self._bus.handoffs_unsynced:  # with unsynced handoffs, recovery starts with that
+        if lost and not self._bus.handoffs_unsynced:  # with unsynced handoffs, `Recovery.run` does this at its start
             await self._recovery.resend_running()
 
     async def _run_heartbeat(self) -> None:
         """Run the tasks of each heartbeat.
 
-        Schedules fire by the broker's clock. If that clock is set, waiting schedules are published again, so that they
-        fire at the intended moment.
+        Schedules fire by the broker's clock. If the broker's clock is set, waiting schedules are published again, with
+        the corrected times.
         """
         while True:
             await self._clock.sleep(self._settings.heartbeat)
@@ -286,10 +289,10 @@ class SupervisorEngine:
                             await self._outbox.republish_scheduled(head.state)
 
     async def _extend_ack_deadlines(self) -> None:
-        """Extend the acknowledgement deadline of inputs in progress, and check the backlog of the start.
+        """Extend the acknowledgement deadline of inputs in progress, and check the backlog from the start.
 
-        Publishing the messages of a large commit may take long. If the broker redelivered the inputs of the commit
-        meanwhile, all messages would be published again, and the second publish would take as long.
+        The publish of all messages of a large commit may take long. If the broker redelivered the inputs of the commit
+        during the publish, all messages would be published again, which would take as long.
         """
         earlier = set[tuple[str, int, int]]()
         while True:
@@ -304,7 +307,7 @@ class SupervisorEngine:
             with contextlib.suppress(BusUnavailableError):
                 for backlog in self._backlogs:
                     await backlog.refresh(delivery.message for delivery in in_hand)
-            in_hand.clear()  # frees the deliveries until the next turn
+            in_hand.clear()  # otherwise the deliveries would stay in memory until the next turn
 
     # Receiving
 
@@ -326,7 +329,7 @@ class SupervisorEngine:
                 await self._clock.sleep(_BATCH_DELAY_S)
 
     async def _route(self, deliveries: Sequence[Delivery], turns: asyncio.TaskGroup) -> None:
-        """Forward inputs to the owners of their workflows: owners have the state in memory. Accept the other inputs."""
+        """Forward inputs to the owners of their workflows, which have the state in memory. Accept the other inputs."""
         await self._refresh_membership()
         hands_on = self._ownership.may_forward
         for delivery in deliveries:
@@ -345,7 +348,7 @@ class SupervisorEngine:
         self._accept_delivery(delivery, turns)
 
     def _accept_delivery(self, delivery: Delivery, turns: asyncio.TaskGroup) -> None:
-        if is_cancellation(delivery.message):  # in place of a handoff to the team; a control cancels its workflow
+        if is_cancellation(delivery.message):  # it replaced a handoff to the team; a control cancels the workflow
             turns.create_task(_acknowledge(delivery))
             return
         if self._scheduler.concerns(delivery.message):
@@ -355,7 +358,7 @@ class SupervisorEngine:
             received = self._decoder.decode(delivery)
         except (
             Exception
-        ) as error:  # an error here must not end the process: the restarted one would receive the input again
+        ) as error:  # an error must not end the process, because the restarted process would receive the input again
             _log.exception("input_body_unavailable", subject=delivery.message.subject)
             turns.create_task(self._retry_later(delivery, None, error))
             return
@@ -377,7 +380,7 @@ class SupervisorEngine:
                 self._record_end(workflow, stored.at)
 
     def _enqueue(self, workflow: str, inbound_input: InboundInput, turns: asyncio.TaskGroup) -> None:
-        """Queue an input. Inputs of one workflow are processed in order. Inputs that wait together form one batch."""
+        """Queue an input. Inputs of one workflow are processed in order, and all waiting inputs form one batch."""
         if workflow in self._queued:
             self._queued[workflow].append(inbound_input)
             return
@@ -417,11 +420,11 @@ class SupervisorEngine:
             await self._process_batch(workflow, inbound)
         except BusUnavailableError as error:
             self._invalidate(workflow, inbound)
-            hint = "nothing is lost, they are redelivered; `pointsman doctor` checks the broker and its streams"
+            hint = "the broker redelivers the inputs; `pointsman doctor` checks the broker and its streams"
             _log.warning("inputs_returned", reason=str(error), inputs=len(inbound), hint=hint)
             for inbound_input in inbound:
                 await inbound_input.delivery.nak(1.0)
-        except PermissionDeniedError:  # no workflow can be continued: the process ends, and its reason is the exit code
+        except PermissionDeniedError:  # no workflow can continue, so the process ends, with the reason as its exit code
             self._invalidate(workflow, inbound)
             for inbound_input in inbound:
                 await inbound_input.delivery.nak(1.0)
@@ -437,16 +440,16 @@ class SupervisorEngine:
             self._invalidate(workflow, inbound)
             _log.exception("inputs_failed", inputs=len(inbound))
             for inbound_input in inbound:
-                # A timer blocks no other input. A workflow may wait for the timer alone, so redelivery never ends.
+                # A timer blocks no other input, but a workflow may wait only for the timer. So redelivery never ends.
                 patient = isinstance(inbound_input.input, TimerFired)
                 await self._retry_later(inbound_input.delivery, workflow, error, for_ever=patient)
 
     async def _retry_later(
         self, delivery: Delivery, workflow: str | None, error: Exception, *, for_ever: bool = False
     ) -> None:
-        """Return an input that raised in the engine for redelivery; dead-letter it after `_MAX_DELIVERIES`.
+        """Return an input that raised an error in the engine for redelivery, because another supervisor may succeed.
 
-        Another supervisor may succeed. With `for_ever` there is no limit.
+        After `_MAX_DELIVERIES`, dead-letter the input. With `for_ever`, the number of deliveries has no limit.
         """
         if delivery.delivered < _MAX_DELIVERIES or for_ever:
             await delivery.nak(min(float(delivery.delivered), _MAX_RETRY_PAUSE_S))
@@ -456,8 +459,8 @@ class SupervisorEngine:
     def _invalidate(self, workflow: str, inbound: Iterable[InboundInput]) -> None:
         """Discard the cached head of a workflow, and free its slot if its request is returned.
 
-        The supervisor that takes the request next admits the request. If this process kept the slot and had no other
-        slot, no supervisor might admit the request.
+        The next supervisor that takes the request admits the request. If this process had only this slot and did not
+        free it, no supervisor might admit the request.
         """
         self._heads.pop(workflow, None)
         if any(is_request(inbound_input.input) for inbound_input in inbound):
@@ -468,7 +471,7 @@ class SupervisorEngine:
         fault_point("supervisor.received")
         started = self._clock.now() if tracing_enabled() else None
         again = any(inbound_input.delivery.delivered > 1 for inbound_input in inbound)
-        # A request is checked against the log: it may differ from the first request, or the log may be removed.
+        # A request is compared with the log, because it may differ from the first request, or the log was removed.
         if workflow in self._ended and not again and all(is_late_timer(each.input) for each in inbound):
             self._admission.release(workflow)
             return await self._acknowledger.acknowledge(workflow, inbound)
@@ -477,11 +480,11 @@ class SupervisorEngine:
         if head is None:
             new = not again and workflow not in self._ended
             fresh = new and all(is_request(inbound_input.input) for inbound_input in inbound)
-            # At the first delivery of a request, no log exists. The commit expects no log, and fails if a log exists.
+            # At the first delivery of a request, the commit expects no log, and fails if a log exists.
             head = LogHead() if fresh else replace(await self._logs.load(workflow), foreign_messages=True)
         unknown = head.state is None and not any(is_request(inbound_input.input) for inbound_input in inbound)
         if unknown and not await self._decoder.is_cancelled_while_queued(workflow, inbound):
-            # Another supervisor may have admitted the workflow since this read, and settled its request.
+            # After the last read, another supervisor may have admitted the workflow and settled its request.
             head = replace(await self._logs.load(workflow), foreign_messages=True)
             if head.state is None:
                 return await self._settle_unknown(workflow, inbound)
@@ -496,12 +499,12 @@ class SupervisorEngine:
         head, entries, owed, raced = await self._committer.commit(workflow, head, inbound)
         if head.state is None:
             raise InvariantError(f"the inputs of {workflow} led to no state")
-        if workflow in self._ended and not head.state.ended:  # it was resumed, or its log was removed and it restarted
+        if workflow in self._ended and not head.state.ended:  # the workflow was resumed, or began again without a log
             self._ended.discard(workflow)
             self._admission.admit(workflow)
-        # Another supervisor publishes the messages of its own commits. If that supervisor crashes before, the broker
-        # redelivers the input, and then the messages are recovered. But all messages must exist before the outcome,
-        # because the outcome goes last.
+        # Another supervisor publishes the messages of its own commits. If the other supervisor crashes before, the
+        # broker redelivers the input, and the messages are published then. But all messages must exist before the
+        # outcome is published.
         others = head.foreign_messages or raced
         if again or (others and (head.state.ended or not all_committed(inbound, entries))):
             await self._outbox.republish_all(head.state, entries)
@@ -525,7 +528,7 @@ class SupervisorEngine:
         return None
 
     async def _settle_unknown(self, workflow: str, inbound: Sequence[InboundInput]) -> None:
-        """Return the messages to a workflow that has not begun yet. Dead-letter the other inputs."""
+        """Return messages for redelivery if their workflow may still begin. Dead-letter the other inputs."""
         early = [each for each in inbound if is_message(each.input)]
         if early and not await self._decoder.is_queued(workflow):
             # A parent sends messages to a child whose handoff may still be in the queue.
@@ -536,7 +539,7 @@ class SupervisorEngine:
             await self._acknowledger.dead_letter_unknown(workflow, others)
 
     async def _wait_for_turn(self, workflow: str, inbound: Sequence[InboundInput]) -> None:
-        """Return the request of a turn that waits. The broker delivers it again, to any supervisor."""
+        """Return the request of a waiting turn. The broker delivers the request again, to any supervisor."""
         self._invalidate(workflow, inbound)
         for each in inbound:
             await each.delivery.nak(min(_FIRST_TURN_PAUSE_S * each.delivery.delivered, _MAX_TURN_PAUSE_S))
@@ -577,7 +580,7 @@ async def _acknowledge(delivery: Delivery) -> None:
 
 
 def _identity(delivery: Delivery) -> tuple[str, int, int]:
-    """Return a key that no other delivery has. `id()` is not unique: a later delivery may get the same address."""
+    """Return a unique key of a delivery. `id()` is not unique, because a later delivery may get the same address."""
     return delivery.message.subject, delivery.message.sequence, delivery.delivered
 
 
@@ -595,7 +598,7 @@ class _Turns(asyncio.TaskGroup):
         return task
 
     async def end(self, within: float) -> None:
-        """Wait for the open turns for at most `within` seconds, then cancel the others."""
+        """Wait for the open turns for at most `within` seconds, then cancel the turns that are still open."""
         if self._open:
             await asyncio.wait(self._open, timeout=within)
         for task in tuple(self._open):

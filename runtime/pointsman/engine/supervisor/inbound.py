@@ -1,4 +1,4 @@
-"""Inputs on their way through a supervisor, each with the delivery that is settled after it."""
+"""Inputs that a supervisor processes, each with its delivery, which is settled after the processing."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ class InboundInput:
         input: The input.
         delivery: The delivery to settle after the input is processed.
         event_id: The id of the event.
-        refusal: The error with which the input is dead-lettered as well; None for an accepted input.
-        postponed: True if the input cannot be decided yet, and is delivered again.
-        related_inputs: Inputs that were read because of this input. They have their own deliveries.
+        refusal: The error for the dead letter of the input; None for an accepted input.
+        postponed: True if the input cannot be decided yet and is redelivered.
+        related_inputs: Inputs that were read because of this input. Each has its own delivery.
     """
 
     input: Input
@@ -61,20 +61,23 @@ class InboundInput:
 
 
 def is_request(each: Input) -> bool:
-    """Return True if an input may begin a workflow: a request, readable or not, or a handoff to the team."""
+    """Return True if an input may begin a workflow. Such an input is a request or a handoff to the team.
+
+    An unreadable request may begin a workflow, too.
+    """
     return isinstance(each, RequestReceived | RequestRefused)
 
 
 def is_late_timer(each: Input) -> bool:
-    """Return True if an input of an ended workflow is a timer of its first round, which changes nothing.
+    """Return True if an input of an ended workflow is a timer of its first round, which has no effect.
 
-    Any other input is checked against the log: the workflow may have been resumed through another supervisor.
+    Any other input is compared with the log, because another supervisor may have resumed the workflow.
     """
     return isinstance(each, TimerFired) and is_first_round(each.name)
 
 
 def find_refusal(state: State, each: Input) -> AttemptError | None:
-    """Return the error with which a processed input is dead-lettered as well; None for an accepted input."""
+    """Return the error for the dead letter of a processed input; None for an accepted input."""
     match each:
         case ResultReceived():
             return _result_forgery(state, each)
@@ -89,14 +92,14 @@ def find_refusal(state: State, each: Input) -> AttemptError | None:
 
 
 def _request_id_conflict(state: State, each: RequestReceived | RequestRefused) -> AttemptError | None:
-    """Return an error if another request began the workflow of this id; None if it was the same request."""
+    """Return an error if another request with the same id began the workflow; None if this request began it."""
     if each.admission.digest == state.request_digest:
         return None
     return AttemptError(
         kind="request_id_taken",
         message=(
-            f"the id {each.admission.request_id!r} is taken by the workflow {state.workflow_id}, which began with "
-            "another request of the same source; publish this one under a new id"
+            f"the id {each.admission.request_id!r} belongs to the workflow {state.workflow_id}, which began with "
+            "another request of the same source; publish this request under a new id"
         ),
     )
 
@@ -109,13 +112,13 @@ def _result_forgery(state: State, each: ResultReceived) -> AttemptError | None:
         kind="wrong_token",
         message=(
             f"the token of the result of {each.result.task_id} is not the token of attempt {each.result.attempt}; "
-            "publish a result on the return_to of its handoff; nothing has changed"
+            "publish a result on the return_to of its handoff; the result is ignored"
         ),
     )
 
 
 def _message_refusal(state: State, each: ControlReceived) -> AttemptError | None:
-    """Return an error for a message to a workflow that has ended and has no next turn; None for any other control."""
+    """Return an error for a message to an ended workflow without a next turn; None for any other control."""
     if not is_message(each) or not state.ended or not (reason := late_message(state, each)):
         return None
     return AttemptError(kind="workflow_ended", message=reason)
@@ -127,7 +130,7 @@ def is_message(each: Input) -> TypeGuard[ControlReceived]:
 
 
 def is_cancellation(workflow: str, received: ControlReceived) -> bool:
-    """Return True if a person or a caller cancels the workflow. A parent cancels a child; a child has no request."""
+    """Return True if a person or a caller cancels the workflow. Only a parent cancels a child, which has no request."""
     return received.control.action == "cancel" and received.event_id != f"{workflow}-{PARENT_CONTROL}"
 
 
@@ -138,14 +141,14 @@ def fired_early(state: State, inbound: Iterable[InboundInput], now: Callable[[],
 
 
 def all_committed(inbound: Iterable[InboundInput], entries: Iterable[Entry]) -> bool:
-    """Return True if `entries` record every input. Then no earlier commit did so. Entries do not record timers."""
+    """Return True if `entries` record every input. No earlier commit did so then. Entries do not record timers."""
     committed = {getattr(entry, "event_id", None) for entry in entries}
     return all(inbound_input.event_id in committed for inbound_input in inbound)
 
 
 def refuse_oversized(inbound_input: InboundInput, error: OversizeEventError) -> None:
-    """Refuse an input that fits into a message, but is too large for the log entry around the input."""
-    failure = AttemptError(kind=ErrorKind.OVERSIZE, message=f"too large to be kept in the log: {error}")
+    """Refuse an input that fits into a message, but is too large for a log entry that contains the input."""
+    failure = AttemptError(kind=ErrorKind.OVERSIZE, message=f"too large to be stored in the log: {error}")
     match inbound_input.input:
         case RequestReceived() as received:
             inbound_input.input = RequestRefused(received.admission, failure, received.request.reply_to)

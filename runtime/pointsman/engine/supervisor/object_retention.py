@@ -1,8 +1,8 @@
-"""Retention of the object store: delete large bodies and files that no message refers to any more.
+"""Retention of the object store: delete large bodies and files to which no message refers any more.
 
-A body is written again with the messages that refer to it, and a file is not. So a file stays as long as the log of its
-workflow, or as long as the record of its schedule. It may be older than that log, if the request waited for a
-supervisor, and a schedule may live for years.
+A body is stored again with the messages that refer to the body, but a file is not. So a file stays as long as the log
+of its workflow, or as long as the record of its schedule. The file may be older than the log, because the request may
+wait for a supervisor. A schedule may exist for years.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from pointsman_schemas.subjects import Subjects
 __all__ = ["remove_objects"]
 
 _LONGEST_UPLOAD = timedelta(hours=1)
-"""Time from the first chunk of an object to its description. The chunks of a needed object may be before objects that
-have expired."""
+"""Maximum time from the first chunk of an object to its description. The chunks of a needed object may be stored before
+objects that have expired."""
 
 
 async def remove_objects(bus: Bus, subjects: Subjects, until: datetime) -> None:
-    """Delete the objects that are older than a time and that nothing needs.
+    """Delete the objects that are older than a time and that no log, schedule or message needs.
 
-    One purge deletes everything before the first object that stays. The objects behind it are deleted one by one.
+    One purge deletes all objects before the first object that stays. Later objects are deleted one by one.
 
     Args:
         bus: The bus.
         subjects: The subjects of the namespace.
-        until: The time. No stored message refers to an older object, except the logs and schedules of the owners.
+        until: The time. Only the logs and schedules of the owners refer to an older object.
 
     Raises:
-        BusUnavailableError: The broker did not answer. The next call deletes the rest.
+        BusUnavailableError: The broker did not answer. The next call deletes the remaining objects.
     """
     await _ObjectRetention(bus, subjects).apply(until)
 
@@ -72,7 +72,7 @@ class _ObjectRetention:
                     break
                 if await self._is_needed(stored.subject):
                     kept_since = kept_since or stored.at
-                    if stored.at <= kept_since + _LONGEST_UPLOAD:  # the chunks of later objects come after those
+                    if stored.at <= kept_since + _LONGEST_UPLOAD:  # later objects have later chunks
                         first_kept = min(first_kept, await self._first_chunk(stored))
                 elif stored.at < until:
                     expired.append(_Expired(stored.subject, stored.sequence, self._chunks_of(stored)))
@@ -87,7 +87,7 @@ class _ObjectRetention:
             await self._remove_orphans(until)
 
     async def _remove_orphans(self, until: datetime) -> None:
-        """Delete old chunks without a description: the writer died, or the content was stored twice."""
+        """Delete old chunks without a description, because the writer died or the content was stored twice."""
         known: set[str] = set()
         descriptions = self._bus.read("artifacts", self._subjects.objects)
         async with aclosing(as_async_generator(descriptions)) as messages:

@@ -1,6 +1,6 @@
-"""Publish the outbox of a state, idempotently: a message that the broker has is not replaced.
+"""Publish the outbox of a state, idempotently. A message that the broker already has is not replaced.
 
-The outcome goes last, so if the broker has the outcome, it has all other messages.
+The outcome is published last. So if the broker has the outcome, the broker has all other messages.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from pointsman_schemas.subjects import Subjects
 __all__ = ["EncodedMessage", "OutboxPublisher"]
 
 _ENDED_SCHEDULE_TTL_S = 60.0
-"""Lifetime of the message that ends a schedule. The broker needs the message only to end the schedule."""
+"""Lifetime of a message that only ends a schedule at the broker."""
 
 _log = get_logger(__name__)
 
@@ -60,7 +60,7 @@ class EncodedMessage:
 class OutboxPublisher:
     """Publishes the outboxes of one team's workflows.
 
-    Every method raises `BusUnavailableError`: publish the whole outbox again then.
+    Every method may raise `BusUnavailableError`. The caller must then publish the whole outbox again.
 
     Args:
         bus: The bus.
@@ -74,7 +74,7 @@ class OutboxPublisher:
         self._subjects = subjects
         self._clock = clock
         self._source = subjects.source("team", team)
-        self._clock_offset = timedelta()  # the broker's time, by which schedules fire, minus the time here
+        self._clock_offset = timedelta()  # the broker's time, by which schedules fire, minus the time of this process
 
     def encode_new(self, state: State, entries: Sequence[Entry]) -> Sequence[EncodedMessage]:
         """Encode the messages that entries add to the outbox, for `publish_new` after their commit.
@@ -91,12 +91,12 @@ class OutboxPublisher:
     async def publish_new(
         self, state: State, entries: Sequence[Entry], prepared: Sequence[EncodedMessage] | None = None
     ) -> None:
-        """Publish the messages that entries add to the outbox, after this process committed them.
+        """Publish the messages that entries add to the outbox, after this process committed the entries.
 
         Args:
             state: The state after the entries.
             entries: The entries.
-            prepared: The messages from `encode_new`; None to encode them here.
+            prepared: The messages from `encode_new`; None to encode the messages in this call.
         """
         if abandoned := [entry.task_id for entry in entries if entry.kind == "task_abandoned"]:
             await self._cancel_tasks(state, [state.tasks[name] for name in abandoned])
@@ -104,11 +104,11 @@ class OutboxPublisher:
         await self._publish(state, self.encode_new(state, entries) if prepared is None else prepared)
 
     async def republish_all(self, state: State, entries: Sequence[Entry] = ()) -> None:
-        """Publish the whole outbox of a state, if this process does not know which messages were published.
+        """Publish the whole outbox of a state, because some of its messages may not have been published.
 
         Args:
             state: The state.
-            entries: The entries that were just committed.
+            entries: The entries of the newest commit.
         """
         if state.ended and not entries:
             *_, ending = self._encode(state, outbox(state, self._subjects, frozenset()))
@@ -130,8 +130,9 @@ class OutboxPublisher:
     async def _withdraw_outcome(self, state: State) -> None:
         """Delete the outcome of an earlier round while a resumed workflow runs.
 
-        A workflow without an outcome runs, for every reader. The log keeps the outcomes of all rounds. A supervisor
-        that was slow may publish the outcome of an earlier round late, so each commit of a resumed workflow checks.
+        For every reader, a workflow without an outcome runs. The log contains the outcomes of all rounds. A slow
+        supervisor may publish the outcome of an earlier round late, so this check is made at each commit of a resumed
+        workflow.
         """
         if state.round == 1 or state.ended:
             return
@@ -144,18 +145,18 @@ class OutboxPublisher:
         """Compare the broker's clock with its last known time.
 
         Returns:
-            True if the clock was set: schedules must be published again.
+            True if the clock was set, so schedules must be published again.
         """
         ahead = await self._bus.time() - self._clock.now()
         if abs(ahead - self._clock_offset) <= CLOCK_SKEW:
             return False
         self._clock_offset = ahead
-        hint = "deadlines follow elapsed time; processes that start from now on use the new time"
+        hint = "deadlines depend on the elapsed time; processes that start from now on use the new time"
         _log.warning("broker_clock_changed", seconds=round(ahead.total_seconds(), 1), hint=hint)
         return True
 
     async def republish_scheduled(self, state: State) -> None:
-        """Publish all schedules of a state again, for a broker whose clock was set."""
+        """Publish all schedules of a state again, because the clock of the broker was set."""
         waiting = (message for message in outbox(state, self._subjects) if message.schedule is not None)
         messages = self._encode(state, waiting)
         if self._bus.handoffs_unsynced:
@@ -180,14 +181,14 @@ class OutboxPublisher:
     async def _publish_batch(self, state: State, messages: Sequence[EncodedMessage]) -> int:
         """Publish messages concurrently.
 
-        After that the broker has every message, or the attempt with an oversize message has failed. If some messages
-        cannot be published, the error of the first is raised.
+        Afterwards the broker has every message, or the attempt with an oversize message has failed. If some messages
+        cannot be published, the first error is raised.
 
         Returns:
             The number of new messages.
         """
         under_way = [self._start_publish(each) for each in messages]
-        there: list[EncodedMessage] = []  # published before a crash, or by another supervisor
+        there: list[EncodedMessage] = []  # messages that were published before a crash, or by another supervisor
         failure: PointsmanError | None = None
         try:
             for each, sending in zip(messages, under_way, strict=True):
@@ -224,7 +225,7 @@ class OutboxPublisher:
         foreign = await find_foreign(self._bus, state, ready.message, ready.headers, self._clock_offset)
         if foreign is None:
             return False
-        with contextlib.suppress(ConflictError):  # another supervisor was faster
+        with contextlib.suppress(ConflictError):  # another supervisor has replaced the message
             if isinstance(ready.message.event, Handoff) and ready.message.schedule is None:
                 await self._bus.replace(foreign.subject, ready.body, ready.headers, expect=foreign.sequence)
                 return True
@@ -233,7 +234,7 @@ class OutboxPublisher:
         return False
 
     def _headers(self, state: State, message: Message) -> dict[str, str]:
-        # With tracing off, the task has no span: its agent continues the caller's span.
+        # Without tracing, the task has no span, so its agent continues the caller's span.
         parent = traceparent_of(state.trace, message.span_id if tracing_enabled() else None)
         return encode(
             Envelope(
@@ -251,7 +252,7 @@ class OutboxPublisher:
         )
 
     async def _fail_oversize(self, state: State, message: Message, error: OversizeEventError) -> None:
-        """Fail the attempt of an oversize handoff, or of a team's oversize result, by a result of the agent."""
+        """Publish a failed result in the name of the agent for an oversize handoff, or for a team's oversize result."""
         failure = AttemptError(
             kind=ErrorKind.OVERSIZE, message=f"the {message.event.short_name()} was not sent: {error}"
         )
@@ -271,7 +272,7 @@ class OutboxPublisher:
                         ended_at=now,
                     ),
                 )
-            case Result() as given:  # from a team to its parent
+            case Result() as given:  # the result of a team for its parent
                 changes = {"status": "failed", "output": None, "gaps": (), "error": failure}
                 subject, result = message.subject, given.model_copy(update=changes)
             case _:
@@ -292,7 +293,7 @@ class OutboxPublisher:
     async def _cancel_tasks(self, state: State, abandoned: Sequence[Task]) -> None:
         """Broadcast the cancellation of abandoned tasks, and replace their queued and scheduled handoffs.
 
-        A worker that misses the broadcast does no harm: its result is ignored.
+        A worker may miss the broadcast, because the result of an abandoned task is ignored.
         """
         if handed := [task for task in abandoned if task.attempt]:
             cancelled = Cancellation(
@@ -303,9 +304,9 @@ class OutboxPublisher:
             await asyncio.gather(*(self._replace_handoff(state, task) for task in handed))
 
     async def _replace_handoff(self, state: State, task: Task) -> None:
-        """Store a cancellation in place of the task's handoff, whether that is queued, scheduled or taken.
+        """Replace the task's handoff by a cancellation. The handoff may be queued, scheduled or taken.
 
-        The cancellation also keeps away a handoff that another supervisor publishes late.
+        The cancellation also prevents that another supervisor stores the handoff late.
         """
         if task.not_before is not None:  # any message on the subject of a schedule ends the schedule
             schedule = retry_schedule(state, task, self._subjects)
@@ -326,16 +327,16 @@ class OutboxPublisher:
 
 
 def _mark_resent(messages: Iterable[EncodedMessage]) -> None:
-    """Mark handoffs that the broker may have had and lost."""
+    """Mark handoffs that the broker may have stored and lost."""
     for each in messages:
         if isinstance(each.message.event, Handoff):
             each.headers[RESENT_HEADER] = "true"
 
 
 def _touched_by(entries: Iterable[Entry]) -> Set[str]:
-    """Return the tasks, timers, questions and messages that entries concern, in order.
+    """Return the tasks, timers, questions and messages to which entries belong, in order.
 
-    The outcome concerns its last task.
+    The outcome belongs to its last task.
     """
     return dict.fromkeys(map(_subject_of_entry, entries)).keys()
 

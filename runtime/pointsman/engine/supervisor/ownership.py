@@ -1,11 +1,11 @@
 """Ownership of workflows among the supervisors of a team, by rendezvous hashing over the live instances.
 
-The leader is the supervisor that is live the longest. The leader gets all inputs and owns all workflows while the
-leader can handle them alone: one process can fold, send and acknowledge inputs together. While the leader uses nearly
-one CPU, the workflows are shared among all supervisors.
+The leader is the supervisor that started first. The leader gets all inputs and owns all workflows while the leader can
+handle all inputs. This saves work, because one process can fold, send and acknowledge inputs together. While the leader
+uses nearly one CPU, the workflows are shared among all supervisors.
 
-Ownership is a preference, not a lock. If supervisors disagree after a change of the instances, compare-and-set keeps
-their commits apart. The price is a read of the log.
+Ownership is a preference, not a lock. If supervisors disagree after a change of the instances, compare-and-set prevents
+conflicting commits, at the cost of one read of the log.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ __all__ = ["Ownership", "owner"]
 _BUSY_CPU_SHARE = 0.8
 """CPU share (of one core) above which the leader starts sharing workflows."""
 _IDLE_CPU_SHARE = 0.5
-"""CPU share (of one core) that the leader would need alone, below which it stops sharing."""
+"""CPU share (of one core) below which the leader stops sharing. The leader would need this share without sharing."""
 _MAX_PRIORITY = 9
-"""The greatest rank of a consumer."""
+"""The highest rank of a consumer."""
 
 
 class Ownership:
@@ -53,12 +53,12 @@ class Ownership:
 
     @property
     def priority(self) -> int:
-        """Return the number of supervisors that get inputs before this supervisor."""
+        """Return the number of supervisors with a higher priority for inputs than this supervisor."""
         return min(self._instances.index(self._instance), _MAX_PRIORITY)
 
     @property
     def balanced(self) -> bool:
-        """Return True if the workflows are shared. The leader signals sharing by forwarding inputs to their owners."""
+        """Return True if the workflows are shared. The leader signals this by forwarding inputs to their owners."""
         if self._instances[0] == self._instance:
             return self._is_busy and len(self._instances) > 1
         return self._clock.monotonic() < self._balanced_until
@@ -71,7 +71,7 @@ class Ownership:
     async def refresh(self) -> None:
         """Read the live supervisors from the registry."""
         seen = await self._bus.registry.cards()
-        if seen is self._cards:  # the usual case: the registry makes a new list on each change
+        if seen is self._cards:  # the usual case, because the registry makes a new list only after a change
             return
         self._cards = seen
         cards = [card for card in seen if card.team and card.name == self._team]
@@ -89,15 +89,15 @@ class Ownership:
         self._measured_at, self._cpu_time = now, used
 
     def record_forwarded(self) -> None:
-        """Record that another supervisor forwarded an input to this one."""
+        """Record that another supervisor forwarded an input to this supervisor."""
         self._balanced_until = self._clock.monotonic() + 2 * self._period
 
     async def forward(self, workflow: str, delivery: Delivery) -> bool:
-        """Forward a delivery to the owner of `workflow`, unless this supervisor owns it.
+        """Forward a delivery to the owner of `workflow`, if another supervisor is the owner.
 
-        A redelivery is not forwarded: its first receiver may have crashed on this input. While workflows are not
-        shared, a request is not forwarded to the leader: this process has the request because the leader has no free
-        slot.
+        A redelivery is not forwarded, because its first receiver may have crashed on this input. While workflows are
+        not shared, a request is not forwarded to the leader, because the leader has no free slot. Otherwise the leader
+        would have received the request.
 
         Args:
             workflow: The workflow's id.
@@ -113,7 +113,7 @@ class Ownership:
 
 
 def owner(workflow: str, instances: Sequence[str]) -> str:
-    """Return the instance that owns `workflow`. When an instance starts or stops, only its own share moves.
+    """Return the instance that owns `workflow`. When an instance starts or stops, only its workflows change the owner.
 
     Args:
         workflow: The workflow's id.

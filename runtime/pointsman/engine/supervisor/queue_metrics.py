@@ -1,4 +1,4 @@
-"""Gauges of queue depths. Supervisors publish them, because a stopped agent or webhook service cannot."""
+"""Gauges of queue depths. Supervisors publish the gauges, because a stopped agent or webhook service cannot."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from pointsman_schemas.subjects import Subjects
 __all__ = ["publish_queue_gauges"]
 
 _INTERVAL_S = 10.0
-"""Time between two measurements: each is one request for each agent. Metrics are collected every 15 to 60 s."""
+"""Time between two measurements. A measurement takes one request for each agent. Collectors read every 15 to 60 s."""
 
 
 async def publish_queue_gauges(bus: Bus, subjects: Subjects, clock: Clock, team: str) -> None:
-    """Publish the depth of the team's queues and of every agent's queue, also of a stopped agent with work left.
+    """Publish the depth of the team's queues and of every agent's queue, including stopped agents with queued tasks.
 
-    The queues of the webhook services are published if they exist. Every supervisor publishes the same figures: take
-    their maximum, not their sum. Never returns.
+    The queues of the webhook services are published if they exist. Every supervisor publishes the same figures, so use
+    the maximum of the figures, not the sum. Never returns.
 
     Args:
         bus: The bus.
@@ -40,13 +40,13 @@ async def publish_queue_gauges(bus: Bus, subjects: Subjects, clock: Clock, team:
     )
     queues = dict(own)
     while True:
-        live = dict(queues)  # all known queues, while the registry cannot be read
+        live = dict(queues)  # while the registry cannot be read, all known queues
         with suppress(PeerError):
             live = own | {agent_consumer(subjects, card.name): card.name for card in await bus.registry.cards()}
         queues |= live
         for queue, agent in list(queues.items()):
             depth: QueueDepth | None = None
-            with suppress(PeerError):  # a missing figure stays missing
+            with suppress(PeerError):  # a depth that cannot be read has no gauge
                 depth = await bus.depth(queue.name, queue.stream)
             if queue not in live and (depth is None or not depth.pending + depth.in_flight):
                 depth = None

@@ -1,7 +1,7 @@
-"""Republish the outbox of every running workflow, on start and after a broker restart.
+"""Republish the outbox of every running workflow, at the start and after a restart of the broker.
 
-Messages that the broker still has are not replaced. A broker that does not sync handoffs may lose handoffs. Handoffs
-follow from the log, so the supervisor sends them again.
+Messages that the broker still has are not replaced. A broker that does not sync handoffs may lose handoffs. The
+supervisor computes the lost handoffs from the log and sends the handoffs again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pointsman_schemas.subjects import Subjects
 __all__ = ["Recovery"]
 
 _MAX_CONCURRENT = 16
-"""Workflows that are recovered at a time: enough to hide round trips, few enough to leave room for new work."""
+"""Number of workflows that are recovered at a time: enough to hide round trips, and few enough for new work."""
 
 _log = get_logger(__name__)
 
@@ -42,7 +42,7 @@ class Recovery:
         self._team = team
 
     async def run(self) -> None:
-        """Republish at start, and after each restart of a broker that does not sync handoffs. Never returns."""
+        """Republish at the start, and after each restart of a broker that does not sync handoffs. Never returns."""
         while True:
             seen = self._bus.restarts
             if self._bus.handoffs_unsynced:
@@ -66,7 +66,7 @@ class Recovery:
             try:
                 await retry_while_unavailable(partial(self._resend, workflow), self._clock)
             except (CorruptLogError, ImportedLogError):
-                continue  # the next input closes a corrupt log; nothing acts on an imported one
+                continue  # the next input closes a corrupt log; no process acts on an imported log
             except Exception:
                 _log.exception(
                     "workflow_recovery_failed", workflow_id=workflow, hint="its next input republishes its outbox"
@@ -77,7 +77,7 @@ class Recovery:
         if head.state is None:
             return
         await self._sender.republish_all(head.state)
-        # Another supervisor may have abandoned a task, and cancelled its handoff, before the handoff was sent here.
+        # Before this process sent a handoff, another supervisor may have abandoned the task and cancelled the handoff.
         now = await self._logs.load(workflow, head)
         if now.state is not None and now.sequence > head.sequence:
             await self._sender.cancel_dispatched(now.state)

@@ -1,8 +1,8 @@
-"""Retention: delete messages of ended workflows after their retention period; never delete unsettled ones.
+"""Retention: delete messages of ended workflows after their retention period, but never unsettled messages.
 
-The streams of requests, controls, results, work and logs have no maximum age, because the broker would delete a request
-that no supervisor has admitted, or the log of a workflow that waits for a person. Supervisors delete the rest. Messages
-of teams without a supervisor stay.
+The streams of requests, controls, results, work and logs have no maximum age. Otherwise the broker would delete a
+request that no supervisor has admitted, or the log of a workflow that waits for a person. Supervisors delete expired
+messages instead. Messages of teams without a supervisor stay.
 """
 
 from __future__ import annotations
@@ -39,13 +39,14 @@ from pointsman_schemas.threads import Thread
 __all__ = ["RetentionJob", "oldest_message", "retention_of"]
 
 _WORK_RETENTION = timedelta(days=7)
-"""Retention of processed requests, controls, results and work, to refuse second copies: a long weekend and more."""
+"""Retention of processed requests, controls, results and work, for which second copies are refused: longer than a long
+weekend."""
 _BODY_RETENTION = timedelta(days=3)
-"""Greatest age of a body relative to the message that refers to the body. A body is written again after a day, its
-message may be scheduled a day later, and one day is a margin."""
+"""Maximum age of a body when a message refers to the body. A body is stored again after a day, its message may be
+scheduled a day later, and one day is a margin."""
 _INTERVAL_S = 3600.0
 _BATCH_SIZE = 500
-"""Messages that one request deletes. The stream stores no message meanwhile."""
+"""Number of messages that one request deletes. During the request, the stream stores no message."""
 
 _WORKING_STREAMS: Sequence[StreamKind] = ("requests", "controls", "results", "work", "handoffs")
 _DISTANT_PAST, _NEVER = (moment.replace(tzinfo=UTC) for moment in (datetime.min, datetime.max))
@@ -56,7 +57,7 @@ RecordT = TypeVar("RecordT", Thread, Schedule)
 
 
 def retention_of(stream: StreamKind, retention_days: float) -> timedelta:
-    """Return the retention period of a stream. A log is kept at least as long as the work that it records.
+    """Return the retention period of a stream. A log has at least the retention period of its work messages.
 
     Args:
         stream: The stream.
@@ -89,8 +90,7 @@ class RetentionJob:
         clock: The clock.
         team: The team.
         retention_days: The retention of logs, in days.
-        thread_ttl: Seconds after its last change until a thread of the team is forgotten; None for the retention of
-            logs.
+        thread_ttl: Seconds from the last change of a thread to its deletion; None for the retention of logs.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class RetentionJob:
         self._teams: dict[str, bool] = {}
 
     async def run(self, first: Callable[[], bool]) -> None:
-        """Apply retention every hour, if `first` returns True: one supervisor of a team is enough. Never returns."""
+        """Apply retention every hour if `first` returns True, as one supervisor of a team is enough. Never returns."""
         while True:
             await self._clock.sleep(_INTERVAL_S)
             if not first():
@@ -121,17 +121,17 @@ class RetentionJob:
             try:
                 await self.apply()
             except PointsmanError as error:
-                hint = "nothing is lost; expired messages stay another hour; allow supervisors to purge at the broker"
+                hint = "expired messages stay for another hour; allow supervisors to purge streams at the broker"
                 _log.warning("retention_failed", error=str(error), hint=hint)
 
     async def apply(self) -> None:
-        """Delete expired messages in all streams. Bodies come last, after the messages that refer to them.
+        """Delete expired messages in all streams. Bodies are deleted after the messages that refer to the bodies.
 
         Raises:
-            BusUnavailableError: the broker did not answer. The next run deletes the rest.
+            BusUnavailableError: the broker did not answer. The next run deletes the remaining messages.
             PeerError: the broker does not allow this process to delete messages.
         """
-        # Messages that arrive after this moment have not expired, even if the consumer's queue was empty.
+        # Messages that arrive after this time have not expired, even if the consumer's queue was empty.
         self._began, self._ends, self._teams = self._clock.now(), {}, {}
         ns, subjects = self._subjects.namespace, self._subjects
         asked = await self._bus.subjects("requests", subjects.requests)
@@ -141,7 +141,7 @@ class RetentionJob:
             untaken = await self._first_unsettled(request_consumer(subjects, team)) if is_token(team) else sys.maxsize
             await self._trim_subject("requests", requests, untaken=untaken)
             await self._keep_unsettled_requests(requests, untaken)
-        # Results go after their handoffs and steps: a worker that gets a handoff again looks for them.
+        # Results are deleted after handoffs, because a worker that receives a handoff again searches for its result.
         await self._trim_subject("handoffs", f"{ns}.schedule.*.*.handoff.*")
         await self._trim_subject("handoffs", f"{ns}.handoff.>")
         await self._trim_subject("work", f"{ns}.schedule.*.*.timer.*")
@@ -150,7 +150,7 @@ class RetentionJob:
             for inputs in input_consumers(subjects, team):
                 untaken = await self._first_unsettled(inputs)
                 await self._trim_subject(inputs.stream, inputs.subject, untaken=untaken)
-        kept = timedelta(days=self._retention)  # these messages are read together with the log
+        kept = timedelta(days=self._retention)  # the period of the log, with which these messages are read
         await self._trim_subject("results", f"{ns}.event.>", kept=kept)
         await self._trim_subject("controls", f"{ns}.audit.>", kept=kept)
         await self._remove_threads()
@@ -165,9 +165,10 @@ class RetentionJob:
         return depth.settled_through + 1 if depth.pending + depth.in_flight else sys.maxsize
 
     async def _keep_unsettled_requests(self, requests: str, untaken: int) -> None:
-        """Keep the workflows of unsettled requests: after a redelivery, such a request would start the work again.
+        """Keep the workflows of unsettled requests. Otherwise a redelivered request would start the work again.
 
-        Its supervisor may have crashed as the workflow ended, or a caller sent the same request twice.
+        A request of an ended workflow is unsettled if its supervisor crashed at the end of the workflow, or if a caller
+        sent the request twice.
         """
         if untaken < sys.maxsize:
             async for stored in self._bus.read("requests", requests, after=max(0, untaken - 1)):
@@ -176,10 +177,10 @@ class RetentionJob:
     async def _trim_subject(
         self, stream: StreamKind, subject: str, *, untaken: int = sys.maxsize, kept: timedelta | None = None
     ) -> None:
-        """Delete messages of `subject` up to the first that must stay.
+        """Delete messages of `subject` up to the first message that must stay.
 
-        A message stays if it has not expired, if its sequence is `untaken` or greater (a consumer has not settled it),
-        or if its workflow runs or ended less than the retention period ago.
+        A message stays if it has not expired, if its sequence is `untaken` or greater because a consumer has not
+        settled it, or if its workflow runs or ended less than the retention period ago.
         """
         until = self._began - (kept or retention_of(stream, self._retention))
         over = last = 0
@@ -189,7 +190,7 @@ class RetentionJob:
                     break
                 since = _NEVER if stored.sequence >= untaken else await self._ended_at(stored.subject)
                 if since == _NEVER:
-                    hint = "it stays until its workflow has ended; `pointsman doctor` names missing agents"
+                    hint = "the message stays until its workflow has ended; `pointsman doctor` names missing agents"
                     _log.info("retention_deferred", subject=stored.subject, since=str(stored.at), hint=hint)
                 if since >= until:
                     break
@@ -202,7 +203,7 @@ class RetentionJob:
             _log.info("retention_applied", stream=self._bus.stream_name(stream), subject=subject, messages=over)
 
     async def _ended_at(self, subject: str) -> datetime:
-        """Return the end of a message's workflow: never for a log without an outcome; long ago without a log.
+        """Return the end of a message's workflow: `_NEVER` for a log without an outcome, `_DISTANT_PAST` without a log.
 
         Each run reads the end of a workflow once, because many messages belong to one workflow.
         """
@@ -215,13 +216,13 @@ class RetentionJob:
                 pass
         workflow = self._subjects.workflow_of(subject)
         if workflow.startswith("sc_") and self._subjects.kind_of(subject) == "schedule":
-            return _NEVER  # a timer of a schedule, which waits for a day at most
-        if not workflow:  # another program published it
+            return _NEVER  # a timer of a schedule, which fires within a day
+        if not workflow:  # another program published the message
             return _DISTANT_PAST
         since = await self._cached_end(workflow)
         if self._subjects.kind_of(subject) != "handoff":
             return since
-        with suppress(ContractError):  # another program published it
+        with suppress(ContractError):  # another program published the message
             asked = self._subjects.parse(subject, HandoffAddress)
             if not await self._has_logs(asked.agent):
                 return since
@@ -230,11 +231,11 @@ class RetentionJob:
         return since
 
     async def _thread_changed_at(self, subject: str) -> datetime:
-        """Return the last change of a thread: never if a turn has not ended, because the record orders its turns."""
+        """Return the last change of a thread; `_NEVER` while a turn runs, because the record orders the turns."""
         return await self._changed_at(THREAD, subject, lambda thread: bool(open_turns(thread)))
 
     async def _schedule_changed_at(self, subject: str) -> datetime:
-        """Return the last change of a schedule: never if it may still fire. Its record moves on each day."""
+        """Return the last change of a schedule; `_NEVER` if it may still fire. Its record changes each day."""
         return await self._changed_at(SCHEDULE, subject, lambda each: is_live(each) or bool(open_runs(each)))
 
     async def _changed_at(
@@ -242,7 +243,7 @@ class RetentionJob:
     ) -> datetime:
         try:
             state = (await kind.read(self._bus, subject)).state
-        except ContractError:  # another program published it
+        except ContractError:  # another program published the message
             return _DISTANT_PAST
         if state is None:
             return _DISTANT_PAST
@@ -254,7 +255,7 @@ class RetentionJob:
         return self._ends[workflow]
 
     async def _has_logs(self, agent: str) -> bool:
-        """Return True if `agent` is a team with logs: a child workflow of the team may outlive its parent."""
+        """Return True if `agent` is a team with logs, because a child workflow of the team may outlive its parent."""
         if agent not in self._teams:
             self._teams[agent] = await self._bus.last("log", self._subjects.team_logs(agent)) is not None
         return self._teams[agent]
@@ -268,14 +269,14 @@ class RetentionJob:
             return _DISTANT_PAST
         try:
             await read_workflow_started(self._bus, self._subjects, newest.subject)
-        except NotFoundError:  # a late commit after the outcome was deleted
+        except NotFoundError:  # after the outcome was deleted, a late commit was stored
             return _DISTANT_PAST
-        except ContractError:  # a supervisor that reads it closes it
+        except ContractError:  # the next supervisor that reads the log closes the workflow
             return _NEVER
         return _NEVER
 
     async def _was_resumed(self, workflow: str, outcome: StoredMessage) -> bool:
-        """Return True if the log continues after an outcome: a supervisor withdraws this outcome soon."""
+        """Return True if the log continues after an outcome, because a supervisor soon withdraws this outcome."""
         newest = await self._bus.last("log", self._subjects.workflow_log(workflow))
         try:
             return newest is not None and read_commit(newest).round > round_of_outcome(outcome)
@@ -283,7 +284,7 @@ class RetentionJob:
             return False
 
     async def _remove_threads(self) -> None:
-        """Delete the records of the team's threads that have outlived their time to live. A thread at work stays."""
+        """Delete the records of threads after their time to live. A thread with a running turn stays."""
         if self._thread_ttl is None:
             return
         until = self._began - timedelta(seconds=self._thread_ttl)
@@ -291,14 +292,14 @@ class RetentionJob:
             stored = await self._bus.last("log", subject)
             if stored is None or stored.at >= until:
                 continue
-            with suppress(ContractError):  # another program published it, and the retention of logs removes it
+            with suppress(ContractError):  # the retention of logs removes a message of another program
                 thread = (await THREAD.read(self._bus, subject)).state
                 if thread is not None and not open_turns(thread):
                     await self._bus.trim("log", subject, stored.sequence)
                     _log.info("thread_expired", thread=thread.thread, caller=thread.caller, team=thread.team)
 
     async def _remove_unreferenced_bodies(self) -> None:
-        """Delete bodies and files that no message refers to: they are older than every stored message."""
+        """Delete bodies and files that are older than every stored message, because no message refers to them."""
         referring: Sequence[StreamKind] = (*_WORKING_STREAMS, "log", "dead")
         oldest = [first.at for stream in referring if (first := await oldest_message(self._bus, stream))]
         until = min((self._began, *oldest)) - _BODY_RETENTION

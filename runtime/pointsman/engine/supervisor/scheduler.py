@@ -1,8 +1,8 @@
-"""Schedules of a team: decide about commands and timers, send the requests of fires, and arm the next timer.
+"""Schedules of a team: decide about commands and timers, send the requests of runs, and arm the next timer.
 
-One change is one compare-and-set publish to the record of the schedule. The request of a fire and the next timer
-follow from the record and are published after the change, idempotently; then the input is acknowledged. A crash
-anywhere leaves the input unacknowledged: any supervisor receives the input again and publishes the missing messages.
+One change is one compare-and-set publish to the record of the schedule. The request of a run and the next timer are
+computed from the record and published after the change, idempotently; then the input is acknowledged. After a crash at
+any point, the input is unacknowledged. So any supervisor receives the input again and publishes the missing messages.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ from pointsman_schemas.team import Team
 __all__ = ["ScheduleBounds", "Scheduler"]
 
 _SWEEP_INTERVAL_S = 3600.0
-"""Interval of checks of all schedules, for timers that a broker has lost."""
-_ID_POSITION = 3  # of the schedule's id among the tokens of a subject
+"""Interval of checks of all schedules, because a broker may have lost timers."""
+_ID_POSITION = 3  # the position of the schedule's id among the tokens of a subject
 
 _log = get_logger(__name__)
 
@@ -71,8 +71,8 @@ class ScheduleBounds(NamedTuple):
     """The bounds of the schedules of a team.
 
     Attributes:
-        of_team: Most schedules of the team.
-        of_caller: Most schedules of one caller.
+        of_team: Maximum number of schedules of the team.
+        of_caller: Maximum number of schedules of one caller.
     """
 
     of_team: int
@@ -80,7 +80,7 @@ class ScheduleBounds(NamedTuple):
 
 
 class Scheduler:
-    """The schedules of one team. Any number of supervisors may run it in parallel.
+    """The schedules of one team. Any number of supervisors may handle the schedules in parallel.
 
     Args:
         bus: The bus.
@@ -118,14 +118,14 @@ class Scheduler:
         fault_point("supervisor.received")
         schedule_id = delivery.message.subject.split(".")[_ID_POSITION]
         lock = self._locks.setdefault(schedule_id, asyncio.Lock())
-        async with lock:  # the commands about one schedule are decided in their order
+        async with lock:  # the commands about one schedule are decided in the order of their arrival
             if self._subjects.kind_of(delivery.message.subject) == "timer":
                 await self._on_timer(delivery)
             else:
                 await self._on_change(delivery)
 
     async def record(self, state: State) -> None:
-        """Record the end of a run, and start the run that waits for it. A repeated call changes nothing.
+        """Record the end of a run, and start the run that waits for this end. A repeated call has no effect.
 
         Args:
             state: The state of a workflow.
@@ -134,14 +134,14 @@ class Scheduler:
             return
         if (name := schedule_of_request(state.request_id)) is None:
             return
-        with suppress(ContractError):  # the caller chose an id of this form
+        with suppress(ContractError):  # the id has the form of a run, but a caller chose it
             head = await SCHEDULE.read(self._bus, self._subjects.cron(self._team, state.caller, name))
             if head.state is not None and any(each.workflow_id == state.workflow_id for each in head.state.runs):
                 ended = {state.workflow_id: state.outcome.status}
                 await self._decide(state.caller, name, lambda schedule: (), ended=ended)
 
     def check_soon(self) -> None:
-        """Check all schedules: the broker's clock was set."""
+        """Check all schedules soon, because the broker's clock was set."""
         self._sweep.set()
 
     async def run(self) -> None:
@@ -169,7 +169,7 @@ class Scheduler:
             await self._decide(schedule.caller, schedule.name, lambda schedule: (), complete=True)
         except (BusUnavailableError, PermissionDeniedError):
             raise
-        except Exception:  # one schedule, such as one with a time zone that this host lacks, must not stop the others
+        except Exception:  # a faulty schedule, for example with an unknown time zone, must not stop the others
             _log.exception("schedule_failed", schedule=schedule.name, caller=schedule.caller, team=self._team)
 
     async def _on_change(self, delivery: Delivery) -> None:
@@ -199,7 +199,7 @@ class Scheduler:
         if stored.scheduled_by != planned:
             raise UndecodableEventError(
                 f"the timer comes from {stored.scheduled_by or 'a client'}; expected the schedule {planned}; only the "
-                "broker publishes a timer, when it is due"
+                "broker may publish a timer"
             )
         timer = _read(ScheduleTimer, stored)
         self._check_id(timer.caller, timer.schedule, address.workflow)
@@ -214,7 +214,7 @@ class Scheduler:
             )
 
     async def _full(self, caller: str) -> str:
-        """Return the reason for which a caller gets no further schedule; empty if there is room."""
+        """Return the reason why a caller may not create another schedule; empty if the caller may."""
         team = self._team
         for filter, most, who, setting in (
             (self._subjects.crons(team), self._bounds.of_team, f"the team {team} has", "MAX_SCHEDULES"),
@@ -252,10 +252,10 @@ class Scheduler:
             caller: The caller to whom the schedule belongs.
             name: The name of the schedule.
             first: The decision about the input, before the check of times and runs.
-            now: The broker's time; None to read it.
+            now: The broker's time; None to read the time.
             fired: The number of a timer that has fired.
-            ended: Runs that have ended; None to look for them.
-            complete: True to publish all messages of the record: an earlier process may have left some out.
+            ended: Runs that have ended; None to read the ends of the runs.
+            complete: True to publish all messages of the record, because an earlier process may have missed some.
         """
         moment = now or await self._bus.time()
         ends = await self._find_ends(caller, name) if ended is None else ended
@@ -280,7 +280,7 @@ class Scheduler:
         fault_point("supervisor.emitted")
 
     async def _find_ends(self, caller: str, name: str) -> Mapping[str, str]:
-        """Return the ends of runs that the record does not have, by workflow."""
+        """Return the ends of runs that are missing in the record, by workflow."""
         head = await SCHEDULE.read(self._bus, self._subjects.cron(self._team, caller, name))
         runs = [each for each in head.state.runs if each.status == "running"] if head.state else []
         ends = await gather_batched(self._end_of(each) for each in runs)
@@ -323,11 +323,11 @@ class Scheduler:
         fault_point("supervisor.sent")
 
     async def _arm(self, schedule: Schedule, now: datetime) -> None:
-        """Arm the timer of the record. A repeated call changes nothing, also if the timer has fired."""
+        """Arm the timer of the record. A repeated call has no effect, even if the timer has fired."""
         if schedule.wake is None:
             return
         id = schedule_id_for(schedule.team, schedule.caller, schedule.name)
-        # A schedule that was forgotten and created again begins to count at 1.
+        # A schedule that was deleted and created again counts its timers from 1.
         name = f"{schedule.created_at:%Y%m%dT%H%M%S}-{schedule.timer}"
         timer = ScheduleTimer(caller=schedule.caller, schedule=schedule.name, number=schedule.timer, due=schedule.wake)
         envelope = Envelope(

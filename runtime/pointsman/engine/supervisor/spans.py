@@ -1,7 +1,7 @@
 """The spans of workflows and tasks. The supervisor that commits the end of a span exports the span.
 
-The log holds the ids and times of spans, so any supervisor can export them. One supervisor may commit an input and not
-acknowledge the input. The next supervisor that receives this input exports the spans that the commit ended.
+The log contains the ids and times of spans, so any supervisor can export the spans. If a supervisor commits an input
+but does not acknowledge it, the next supervisor that receives the input exports the spans that the commit ended.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ from pointsman_schemas.subjects import Subjects
 __all__ = ["SupervisorSpans", "log_context"]
 
 _SPAN_ENTRIES = frozenset(("task_succeeded", "task_failed", "task_abandoned", "retry_scheduled", "workflow_ended"))
-"""The entries that end a span or are counted."""
+"""The kinds of entries that end a span or that are counted."""
 
 
 def log_context(state: State) -> dict[str, str]:
-    """Return the ids that link a log line to the workflow's trace and to its caller, because no span is open here."""
+    """Return the ids that link a log line to the workflow's trace and caller, because a supervisor has no open span."""
     trace = state.trace
     return {"trace_id": trace.trace_id, "span_id": trace.span_id, "correlation_id": state.correlation_id}
 
 
 class SupervisorSpans:
-    """Exports the spans of one team's workflows, and measures them. No method raises.
+    """Exports the spans of one team's workflows, and measures the spans. No method raises an error.
 
     Args:
         bus: The bus.
@@ -86,7 +86,7 @@ class SupervisorSpans:
         _record(state, entries, history, await self._cards())
 
     async def export_missed(self, workflow: str, event_ids: Container[str]) -> None:
-        """Export the spans of commits that another supervisor made and did not acknowledge.
+        """Export the spans of commits that another supervisor made without acknowledging the inputs.
 
         Args:
             workflow: The workflow's id.
@@ -107,16 +107,16 @@ class SupervisorSpans:
                     _record(state, commit.entries, history, cards)
 
     async def _cards(self) -> Sequence[AgentCard]:
-        """Read the cards of agents, for the spans of tasks; none if that fails."""
+        """Read the cards of agents for the spans of tasks. Return no cards if the read fails."""
         if tracing_enabled():
             with suppress(PointsmanError):
                 return await self._bus.registry.cards()
         return ()
 
     def export_processing(self, state: State, deliveries: Sequence[Delivery], started: datetime) -> None:
-        """Export a span for inputs that were processed together or redelivered. The span links to each of them.
+        """Export a span for inputs that were processed together or redelivered. The span has a link to each input.
 
-        A single first delivery needs no span: it is the end of its sender's span.
+        A single first delivery needs no span, because the span of its sender ends with the delivery.
 
         Args:
             state: The workflow's state.
@@ -159,7 +159,7 @@ def _sender_context(delivery: Delivery) -> TraceContext | None:
 
 
 def _has_span_events(state: State, entries: Iterable[Entry]) -> bool:
-    """Return True if the log holds events for the spans that `entries` end, such as retries."""
+    """Return True if the log contains events for the spans that `entries` end, such as retries."""
     for entry in entries:
         match entry.kind:
             case "task_succeeded" | "task_failed" | "task_abandoned":
@@ -175,7 +175,9 @@ def _has_span_events(state: State, entries: Iterable[Entry]) -> bool:
 
 
 def _record(state: State, entries: Iterable[Entry], history: Iterable[Entry], cards: Sequence[AgentCard]) -> None:
-    ended: set[str] = set()  # a refused answer is one end
+    ended: set[str] = (
+        set()
+    )  # tasks with an exported span, because several entries may end a task after a refused answer
     for entry in entries:
         match entry.kind:
             case "task_succeeded" | "task_failed" | "task_abandoned":
@@ -321,7 +323,7 @@ def _export_workflow(state: State, ended: datetime, happenings: Iterable[SpanEve
     )
     trace = state.trace
     reason = state.outcome.reason if state.outcome else ""
-    # The span of a later round is a child of the span of the first round, which has been exported.
+    # The span of a later round is a child of the span of the first round, which was exported before.
     own_span = None if state.round == 1 else span_id_for(state.workflow_id, f"round/{state.round}")
     record(
         about,

@@ -1,7 +1,7 @@
-"""Find foreign messages on subjects that a workflow is about to publish on.
+"""Find foreign messages on subjects on which a workflow will publish.
 
-Only supervisors publish there. But an earlier workflow of the same id leaves messages, if its log was removed by age or
-by hand.
+Only supervisors publish on these subjects. But if the log of an earlier workflow with the same id was removed, by age
+or by hand, messages of the earlier workflow may remain.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pointsman_schemas.events import Handoff, Outcome, Timer
 
 __all__ = ["delete_messages", "find_foreign", "is_outcome_of"]
 
-_DECIDED_AT_HEADER = "ce-time"  # of a handoff and of an outcome: the time of the decision, as in the log
+_DECIDED_AT_HEADER = "ce-time"  # in a handoff and in an outcome: the time of the decision, as in the log
 
 _log = get_logger(__name__)
 
@@ -34,7 +34,7 @@ async def find_foreign(
         bus: The bus.
         state: The workflow.
         message: The message that the workflow publishes next.
-        headers: The headers of `message`. If a handoff replaces a foreign handoff, these headers mark the handoff.
+        headers: The headers of `message`. This function marks a handoff that replaces a foreign handoff.
         ahead: The broker's time minus the time of this machine.
 
     Returns:
@@ -69,7 +69,7 @@ async def delete_messages(bus: Bus, subject: str, message: Message) -> None:
 
 
 def is_outcome_of(there: StoredMessage, state: State, headers: Mapping[str, str]) -> bool:
-    """Return True if a stored outcome is the outcome of `state`, and not of an earlier workflow of the same id.
+    """Return True if a stored outcome is the outcome of `state`, not of an earlier workflow with the same id.
 
     Args:
         there: The stored message.
@@ -77,22 +77,22 @@ def is_outcome_of(there: StoredMessage, state: State, headers: Mapping[str, str]
         headers: The headers that the outcome would have if it were published now.
     """
     if not is_outcome(there) or round_of_outcome(there) != state.round:
-        return is_outcome(there) and round_of_outcome(there) > state.round  # the workflow was resumed since
-    # The broker's clock may have been set back; a supervisor that cannot read a log ends the workflow at another time.
+        return is_outcome(there) and round_of_outcome(there) > state.round  # the workflow was resumed after `state`
+    # The broker's clock may have been set back, and a supervisor that cannot read a log ends the workflow at its time.
     same = there.headers.get(_DECIDED_AT_HEADER) == headers[_DECIDED_AT_HEADER]
     return same or there.at - state.started_at >= -CLOCK_SKEW
 
 
 async def _foreign_timer(bus: Bus, message: Message, due: datetime) -> StoredMessage | None:
-    # A stored timer fired, unless it was stored before its time, or comes from another schedule or a client. With such
-    # a message, the workflow would never get its own timer.
+    # A stored timer is foreign if it was stored before its time, or comes from another schedule or a client. A foreign
+    # message would prevent the timer of the workflow.
     there = await bus.last("work", message.subject)
     if there is None or (there.scheduled_by == message.schedule and due - there.at <= CLOCK_SKEW):
         return None
     _log.warning(
         "timer_replaced",
         subject=message.subject,
-        hint="another process published it; only the broker may, when the timer is due",
+        hint="another process published the timer; only the broker may publish a timer",
     )
     return there
 
@@ -102,9 +102,9 @@ async def _foreign_handoff(bus: Bus, target: str, state: State, headers: dict[st
     if there is None or there.headers.get(_DECIDED_AT_HEADER) == headers[_DECIDED_AT_HEADER]:
         return None
     if is_cancellation(there) and there.at - state.started_at >= -CLOCK_SKEW:
-        return None  # another supervisor has abandoned the task since this process read the log
+        return None  # another supervisor has abandoned the task after this process read the log
     _log.warning(
-        "handoff_replaced", subject=target, hint="it belongs to an earlier workflow of this id whose log was removed"
+        "handoff_replaced", subject=target, hint="an earlier workflow with this id, whose log was removed, sent it"
     )
     headers[RESENT_HEADER] = "true"
     return there
@@ -114,7 +114,5 @@ async def _foreign_outcome(bus: Bus, target: str, state: State, headers: dict[st
     there = await bus.last("log", target)
     if there is None or is_outcome_of(there, state, headers):
         return None
-    _log.warning(
-        "outcome_replaced", subject=target, hint="another process published it; only the team's supervisors may"
-    )
+    _log.warning("outcome_replaced", subject=target, hint="only the team's supervisors may publish an outcome")
     return there

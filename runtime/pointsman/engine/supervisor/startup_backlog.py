@@ -12,15 +12,15 @@ from pointsman.ports.clock import Clock
 __all__ = ["StartupBacklog"]
 
 _REDELIVERY_FACTOR = 2
-"""Acknowledgement deadlines after which every message of a crashed supervisor has been delivered again."""
+"""Number of acknowledgement deadlines after which all messages of a crashed supervisor have been delivered again."""
 
 
 class StartupBacklog:
-    """The messages of a consumer that its stream held at start and that are not processed yet.
+    """The messages of a consumer that were in its stream at the start and are not processed yet.
 
-    A message of a crashed supervisor is delivered again, and then processed or dead-lettered. A timer that raises in
-    the engine is delivered again without end, so the wait ends when every message has been delivered again and none was
-    settled. Methods raise `BusUnavailableError`.
+    A message of a crashed supervisor is delivered again, and then processed or dead-lettered. A timer that raises an
+    error in the engine is delivered again without end. So the wait also ends if every message has been delivered again
+    and no message was settled. Methods may raise `BusUnavailableError`.
 
     Args:
         bus: The bus.
@@ -34,9 +34,9 @@ class StartupBacklog:
         self._clock = clock
         self._consumer = consumer
         self._ack_wait = ack_wait
-        self._newest: int | None = None  # not known yet
+        self._newest: int | None = None  # None before `measure`
         self._settled = 0
-        self._last_progress = self._last_answered = 0.0  # by the clock's `monotonic`
+        self._last_progress = self._last_answered = 0.0  # seconds of the clock's `monotonic`
 
     def __bool__(self) -> bool:
         return self._newest != 0
@@ -53,7 +53,7 @@ class StartupBacklog:
         await self.refresh()
 
     async def refresh(self, in_hand: Iterable[StoredMessage] = ()) -> None:
-        """Check whether the backlog is processed.
+        """Update the backlog.
 
         Args:
             in_hand: The messages that this process works on, from all its consumers.
@@ -62,12 +62,12 @@ class StartupBacklog:
         if not newest:
             return
         depth = await self._bus.depth(self._consumer.name, self._consumer.stream)
-        if depth is None:  # the consumer was deleted, and is created again
+        if depth is None:  # the consumer was deleted, and will be created again
             return
         if depth.settled_through >= newest or depth.pending + depth.in_flight == 0:
             self._newest = 0
             return
-        away = asked - self._last_answered > self._ack_wait  # or the broker was unavailable, and delivered nothing
+        away = asked - self._last_answered > self._ack_wait  # an unavailable broker delivers no message
         if (
             away
             or depth.pending

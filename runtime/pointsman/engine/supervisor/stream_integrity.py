@@ -1,12 +1,12 @@
 """Detect streams that lost acknowledged messages, by comparing the streams with each other.
 
-A commit is stored before its handoffs, and a result before the commit that accepts it. So the newest handoff proves its
-commit, and the newest commit proves its result and the handoff of its result. If such a message is missing, the end of
-its stream is lost: a disk failed, the power failed, or the store was restored from an older copy. The broker does not
-report such a loss. If a consumer is ahead of its stream, the broker moves the consumer back.
+A commit is stored before its handoffs, and a result before the commit that accepts the result. So the newest handoff
+proves its commit, and the newest commit proves its result and the handoff of its result. If a proven message is
+missing, the end of its stream is lost, because a disk failed, the power failed, or the store was restored from an older
+copy. The broker does not report such a loss. If a consumer is ahead of its stream, the broker moves the consumer back.
 
-A consistent older copy of all streams is detected only by a process that has seen newer messages: a running supervisor
-checks for that. See docs/durability.md.
+If all streams were restored from one older copy, the streams agree with each other. Only a process that has newer
+messages in memory can detect this loss, so a running supervisor checks for it. See docs/durability.md.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from pointsman_schemas.subjects import Subjects
 __all__ = ["LogWatch", "find_lost_log", "find_lost_work", "running_workflows", "stream_bounds"]
 
 _WITNESS_SHARE = 6 / 7
-"""Greatest age of a commit that proves its result, as a share of the retention of results. The rest is a margin
-for late checks."""
+"""Maximum age of a commit that proves its result, as a share of the retention of results. The rest is a margin for
+late checks."""
 _DAY_S = 86_400.0
 _LEADER_CHANGE_PAUSE_S = 2.0
-"""Delay before a second check of a missing message: a former leader of a stream may still answer."""
+"""Delay before a second check of a missing message, because a former leader of a stream may still answer."""
 _CAUSE_PATTERN = re.compile(r"(.+)-(\d+)")
 
 
 async def stream_bounds(bus: Bus) -> Sequence[str]:
-    """Return the bounds for which streams drop acknowledged messages or refuse new ones.
+    """Return the bounds because of which streams drop acknowledged messages or refuse new messages.
 
     Args:
         bus: The bus.
@@ -52,7 +52,7 @@ async def stream_bounds(bus: Bus) -> Sequence[str]:
 
 
 async def find_lost_log(bus: Bus, subjects: Subjects, clock: Clock, retention_days: float) -> Sequence[str]:
-    """Find commits that the log must have held and does not hold.
+    """Find commits that were stored and that the log has lost.
 
     Args:
         bus: The bus.
@@ -70,7 +70,7 @@ async def find_lost_log(bus: Bus, subjects: Subjects, clock: Clock, retention_da
         envelope, _ = decode(newest.headers, newest.body)
         ours = envelope is not None and envelope.source.startswith(f"/{subjects.namespace}/team/")
         cause = _CAUSE_PATTERN.fullmatch((envelope.causation_id or "") if envelope and ours else "")
-        if cause is None:  # from another program
+        if cause is None:  # another program sent the handoff
             return ()
         workflow, number = cause[1], int(cause[2])
         stored = await bus.last("log", subjects.workflow_log(workflow))
@@ -80,15 +80,15 @@ async def find_lost_log(bus: Bus, subjects: Subjects, clock: Clock, retention_da
     if held >= number:
         return ()
     return (
-        f"{newest.subject} was sent after commit {number} of {workflow}, and {subjects.log_stream} holds "
-        f"{held or 'none'} of its commits: the end of the stream is lost",
+        f"{newest.subject} was sent after commit {number} of {workflow}, but {subjects.log_stream} has "
+        f"{held or 'none'} of its commits; the end of the stream is lost",
     )
 
 
 async def running_workflows(bus: Bus, subjects: Subjects, team: str) -> Sequence[str]:
     """Find the workflows of a team that have a log and no outcome, including imported workflows.
 
-    No message is read, because a team may have a hundred thousand workflows.
+    The search reads only subjects and no messages, because a team may have a hundred thousand workflows.
 
     Args:
         bus: The bus.
@@ -104,9 +104,9 @@ async def running_workflows(bus: Bus, subjects: Subjects, team: str) -> Sequence
 
 
 class LogWatch:
-    """Checks that the log still holds the newest commit of this process.
+    """Checks that the log still contains the newest commit of this process.
 
-    A process must not continue from its memory if its commits are lost.
+    If its commits are lost, a process must not continue with its state in memory.
 
     Args:
         bus: The bus.
@@ -121,7 +121,7 @@ class LogWatch:
         self._subjects = subjects
         self._clock = clock
         self._pause = settings.heartbeat
-        self._remembered = min(_DAY_S, settings.retention_days * _DAY_S / 2)  # well within the retention of the log
+        self._remembered = min(_DAY_S, settings.retention_days * _DAY_S / 2)  # shorter than the retention of the log
         self._team = team
         self._sequence, self._committed_at = 0, 0.0
 
@@ -134,7 +134,7 @@ class LogWatch:
         """Check at every heartbeat, until cancelled.
 
         Raises:
-            StreamLostError: the log does not hold the newest commit of this process.
+            StreamLostError: the log has lost the newest commit of this process.
         """
         while True:
             await self._clock.sleep(self._pause)
@@ -145,21 +145,22 @@ class LogWatch:
             await self._clock.sleep(_LEADER_CHANGE_PAUSE_S)
             if not await self._still_holds(sequence):
                 raise StreamLostError(
-                    f"message {sequence} of {self._subjects.log_stream} was stored by this supervisor and the stream "
-                    "ends before it: it was restored from an older copy, recreated, or its disk has lost data; this "
-                    "process ends, so that the next one starts from the present log; see docs/durability.md"
+                    f"this supervisor stored message {sequence} of {self._subjects.log_stream}, but the stream ends "
+                    "before this message: the stream was restored from an older copy, was recreated, or its disk has "
+                    "lost data; this process ends, and the next process starts from the present log; see "
+                    "docs/durability.md"
                 )
 
     async def _still_holds(self, sequence: int) -> bool:
         try:
             newest = await self._bus.last("log", self._subjects.team_logs(self._team))
         except BusUnavailableError:
-            return True  # not known to be lost
+            return True  # without an answer, the commit does not count as lost
         return newest is not None and newest.sequence >= sequence
 
 
 async def find_lost_work(bus: Bus, subjects: Subjects, team: str, clock: Clock, retention_days: float) -> Sequence[str]:
-    """Find results and handoffs that their streams must have held and do not hold.
+    """Find results and handoffs that were stored and that their streams have lost.
 
     Args:
         bus: The bus.
@@ -172,7 +173,7 @@ async def find_lost_work(bus: Bus, subjects: Subjects, team: str, clock: Clock, 
         One sentence for each loss.
     """
     stored = await bus.last("log", subjects.team_logs(team))
-    if stored is None or is_imported(stored):  # the result of an imported commit was never stored here
+    if stored is None or is_imported(stored):  # an import does not store the results of its commits
         return ()
     if clock.now() - stored.at > _WITNESS_SHARE * retention_of("results", retention_days):
         return ()
@@ -194,4 +195,4 @@ async def find_lost_work(bus: Bus, subjects: Subjects, team: str, clock: Clock, 
 
 
 def _loss(workflow: str, subject: str, stream: str) -> str:
-    return f"{workflow} has accepted the result of {subject}, which {stream} does not hold: the end of it is lost"
+    return f"{workflow} has accepted the result of {subject}, but {stream} has lost it; the end of {stream} is lost"

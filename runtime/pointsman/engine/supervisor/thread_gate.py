@@ -1,4 +1,4 @@
-"""Admit the turns of threads: a request that names a thread starts its workflow when its thread grants the turn."""
+"""Admit the turns of threads. A request that names a thread starts its workflow when the thread grants the turn."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _log = get_logger(__name__)
 
 
 class ThreadGate:
-    """The threads of one team, as a supervisor admits their turns.
+    """Admits the turns of the threads of one team.
 
     Args:
         bus: The bus.
@@ -62,13 +62,13 @@ class ThreadGate:
         self._records = Records(THREAD, bus, clock, self._source)
 
     async def admit(self, inbound: Sequence[InboundInput]) -> bool:
-        """Ask the thread about each request that names one. The inputs of a granted turn get its history.
+        """Request a turn for each request that names a thread. Add the history of the thread to a granted turn.
 
         Args:
             inbound: The inputs of a workflow without a log.
 
         Returns:
-            False if the turn waits: the inputs are processed later.
+            False if the turn waits, and the inputs must be processed later.
         """
         for each in inbound:
             match each.input:
@@ -81,8 +81,9 @@ class ThreadGate:
     async def record(self, state: State, inbound: Sequence[InboundInput]) -> None:
         """Write the end of a turn to its thread. Then publish the messages that no task has read as the next turn.
 
-        A repeated call changes nothing. A turn is lost if its workflow is not a turn of the thread: it was cancelled or
-        refused before the thread admitted it, or another request with the same id began it.
+        A repeated call has no effect. A turn is recorded as lost if its workflow is not a turn of the thread, because
+        the workflow was cancelled or refused before its admission, or because another request with the same id began
+        the workflow.
 
         Args:
             state: The state of the workflow after the inputs.
@@ -129,13 +130,13 @@ class ThreadGate:
         return (await self._records.change(self._subjects.thread(self._team.name, caller, thread_id), decide)).state
 
     async def _publish_turn(self, turn: NextTurn, thread: Thread | None) -> None:
-        """Publish a request that continues a thread. Requests that are published again start no further workflow."""
+        """Publish a request that continues a thread. A request that is published again starts no second workflow."""
         subject = self._subjects.request(self._team.name, turn.place.caller)
         workflow = next_turn_workflow(self._subjects, self._team.name, turn.place.caller, turn.request_id)
         if thread is None or thread.deleted_at is not None:
             return
         if turn_of(thread, workflow) is not None or workflow in thread.earlier:
-            return  # published before
+            return  # the request was published before
         envelope = Envelope(
             id=turn.request_id,
             type=Request.event_type,
@@ -171,7 +172,7 @@ class ThreadGate:
             each.input = RequestRefused(admission, error, received.request.reply_to)
             return True
         if thread is None or (own := turn_of(thread, asked.workflow)) is None or own.status == "ended":
-            return True  # the workflow has a log already, so the commit of this request finds it
+            return True  # the workflow already has a log, which the commit of this request will detect
         if own.status == "queued":
             thread = await self._grant(thread, asked)
             own = turn_of(thread, asked.workflow)
@@ -182,7 +183,7 @@ class ThreadGate:
         return True
 
     async def _grant(self, thread: Thread, asked: TurnAsked) -> Thread:
-        """Let a queued turn start, once the turns ahead of it have ended. The policy may interrupt these turns."""
+        """Grant a queued turn if all turns ahead have ended. If the policy is `interrupt`, cancel the turns ahead."""
         ended = [end for turn in turns_ahead(thread, asked.workflow) if (end := await self._end_of(turn)) is not None]
 
         def decide(thread: Thread | None) -> tuple[ThreadEntry, ...]:
@@ -203,7 +204,7 @@ class ThreadGate:
     async def _end_of(self, turn: Turn) -> tuple[str, str, str] | None:
         """Return workflow, outcome and answer of an ended turn that the record lacks; None if the turn still runs."""
         team = self._team.name
-        # In this order: a request is settled after the first commit of its workflow.
+        # The queue is read before the log, because a request is settled after the first commit of its workflow.
         depth = await self._bus.depth(request_consumer(self._subjects, team).name, "requests")
         stored = await self._bus.last("log", self._subjects.outcome(team, turn.workflow_id))
         if stored is not None and is_outcome(stored):
@@ -216,7 +217,7 @@ class ThreadGate:
         return None
 
     async def _interrupt(self, turn: Turn, asked: TurnAsked) -> None:
-        """Cancel a turn for the turn behind it, once."""
+        """Cancel a turn for a later turn. A repeated call has no effect."""
         name = derive_id("interrupt", turn.workflow_id, asked.workflow)
         control = Control(action="cancel", reason="the next turn of its thread interrupted it")
         envelope = Envelope(
@@ -224,5 +225,5 @@ class ThreadGate:
         )
         team = self._team.name
         subject = self._subjects.control(team, turn.workflow_id, "cancel", team, name)
-        with contextlib.suppress(ConflictError):  # sent before
+        with contextlib.suppress(ConflictError):  # the cancellation was sent before
             await self._bus.publish(subject, dump(control), encode(envelope), expect=0)

@@ -252,7 +252,7 @@ def test_timer_of_another_schedule_is_refused(by: str) -> None:
 def test_control_whose_action_differs_from_its_subject_is_refused() -> None:
     subject = SUBJECTS.control("team", "wf_1", "approve", "me", "c1")
 
-    with pytest.raises(UndecodableEventError, match="the action is 'cancel', and 'approve' in the subject"):
+    with pytest.raises(UndecodableEventError, match="the action is 'cancel', but 'approve' in the subject"):
         read_input(StoredMessage(subject, dump(CONTROL), headers_of("control"), 7, NOW), SUBJECTS)
 
 
