@@ -183,7 +183,7 @@ async def test_task_that_kills_its_workers_fails_at_the_cap(broker: EmbeddedBrok
     assert (codes, alive) == ([7, 7], True)
     assert (system.folder / "runs").read_text().split() == ["die", "die"]
     assert outcome.status == "failed"
-    assert "no worker of worker lived to answer it" in outcome.gaps[0].reason
+    assert "no worker of worker answered the handoff" in outcome.gaps[0].reason
     assert (letter.origin, letter.task_id, letter.cause.kind) == ("worker", "t1", "worker_crashed")
 
 

@@ -1,4 +1,4 @@
-"""Slots of an agent in a worker: with the agent's consumer, and the counters that `$SRV.STATS` reports."""
+"""Slots of an agent in a worker, with the agent's consumer, and with the counters that `$SRV.STATS` reports."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["AgentSlots", "SlotPool", "create_slots"]
 
 
 def create_slots(agent: Agent, instance: str, subjects: Subjects, pool: SlotPool | None = None) -> AgentSlots:
-    """Return the free slots of `agent` in the worker `instance`: the slots of `pool`, or slots of its own."""
+    """Return the free slots of `agent` in the worker `instance`: the slots of `pool`, or new slots without a `pool`."""
     card = agent.card
     service = Service(
         card.name,
@@ -35,7 +35,7 @@ def create_slots(agent: Agent, instance: str, subjects: Subjects, pool: SlotPool
 
 
 class SlotPool:
-    """Slots of a worker, of one agent or of agents that share them.
+    """Slots of one agent in a worker, or of several agents that share the slots.
 
     Args:
         size: Number of slots.
@@ -65,16 +65,16 @@ class AgentSlots:
     """Slots of one agent in a worker.
 
     Attributes:
-        agent: Agent that the slots belong to.
+        agent: Agent of the slots.
         name: Name of the agent.
         pool: The slots.
         service: Service with the counters of the agent.
         source: CloudEvents source of the agent's events.
-        consumer: Consumer of the agent's handoffs, once the worker has started.
+        consumer: Consumer of the agent's handoffs; None before the worker has started.
         card: Card that the worker announced last.
         problems: Problems that the worker found at its start, for the card.
-        unfinished: Attempts that have a result, but whose threads or handlers still run.
-        waiting: Deliveries that wait for a slot that the agent shares with agents of other teams.
+        unfinished: Attempts with a result whose threads or handlers still run.
+        waiting: Deliveries that wait for a slot, if the agent shares its slots with agents of other teams.
         sharing: The teams with handoffs in the agent's queue; None for an agent of one team.
     """
 

@@ -52,10 +52,10 @@ from pointsman_schemas.strict_json import as_json_value
 
 __all__ = ["CANCEL_GRACE_S", "Attempt"]
 
-CANCEL_GRACE_S = 1.0  # seconds that a cancelled handler may take to end; then its slot is free for other handoffs
+CANCEL_GRACE_S = 1.0  # seconds that a cancelled handler may take to end; afterwards its slot is free
 _UNSTOPPABLE_REASON = (
-    "it swallows cancellation, or it or another handler of this worker blocks their event loop, as time.sleep does in "
-    "an async function; let CancelledError pass, and write what blocks as a plain function"
+    "the handler swallows cancellation, or a handler of this worker blocks the event loop, as time.sleep does in an "
+    "async function; let CancelledError pass, and write blocking code as a plain function"
 )
 
 _InterruptReason = Literal["cancelled", "shutdown", "timeout"]
@@ -117,15 +117,15 @@ class Attempt:
         self._execution: Execution[HandlerOutcome] | None = None
         self._started_at: datetime | None = None
         self._interrupted: asyncio.Future[_InterruptReason | None] = asyncio.get_running_loop().create_future()
-        """Reason to stop the handler, or None if the handler has ended by itself."""
+        """Reason for stopping the handler, or None if the handler has ended without a stop."""
 
     def interrupt(self, why: _InterruptReason) -> None:
-        """Stop the attempt, or prevent its start: the task is cancelled, the worker stops, or time has run out."""
+        """Stop the attempt, or prevent its start, because the task is cancelled, the worker stops, or time is up."""
         if not self._interrupted.done():
             self._interrupted.set_result(why)
 
     def report_started(self) -> None:
-        """Report that the attempt has started. A quiet agent publishes nothing else until the attempt ends."""
+        """Report that the attempt has started. Without this report, a quiet agent publishes nothing before its end."""
         if self._started_at is not None:
             at_work = Progress(
                 workflow_id=self.handoff.workflow_id,
@@ -152,13 +152,13 @@ class Attempt:
         """
         used = Usage()
         if self._journal is not None:
-            with suppress(ContractError):  # a step of another release: its usage is unknown
+            with suppress(ContractError):  # the usage of a step of another release is unknown
                 steps = (await self._journal.load()).values()
                 used = sum((step.usage for step in steps if step.attempt == self.handoff.attempt), used)
         return self.failed_result(kind, message, retryable=retryable).model_copy(update={"usage": used})
 
     async def run(self) -> Result | None:
-        """Return the result, or None if the worker stops first: the broker then redelivers the handoff."""
+        """Return the result. Return None if the worker stops first, after which the broker redelivers the handoff."""
         deadline = self.handoff.deadline
         self._started_at = self._clock.now()
         left = (deadline - self._started_at).total_seconds()
@@ -171,14 +171,14 @@ class Attempt:
             if not execution.future.cancelled():
                 return self._build_result(execution.future.result())
             if why is None:
-                return self.failed_result(ErrorKind.HANDLER, "the handler was cancelled from inside", retryable=True)
+                return self.failed_result(ErrorKind.HANDLER, "the handler cancelled its own task", retryable=True)
         if why == "shutdown":
             return None
         if why == "cancelled":
             return self.failed_result(ErrorKind.CANCELLED, f"the task is cancelled; {self._interrupted_outcome()}")
         return self.failed_result(
             ErrorKind.TIMEOUT,
-            f"no result within {limit:.1f} s, the shorter of the task's deadline and the timeout of {self._name}; "
+            f"no result within {limit:.1f} s, the shorter time of the task's deadline and the timeout of {self._name}; "
             f"{self._interrupted_outcome()}",
             retryable=True,
         )
@@ -195,11 +195,11 @@ class Attempt:
     def _timeout_message(self, seconds: float) -> str:
         deadline = f"its deadline {self.handoff.deadline.isoformat()} passed {seconds:.1f} s before a worker was free"
         if (before := self._deliveries - 1) == 0:
-            return f"the handoff waited too long: {deadline}; it was not started"
+            return f"the handoff waited too long: {deadline}; the attempt was not started"
         times = "once" if before == 1 else f"{before} times"
         return (
-            f"the handoff was delivered {times} without a result, then {deadline}; it was not started again. "
-            f"Check if the workers of {self._name} end during their work: killed, out of memory, exited"
+            f"the handoff was delivered {times} without a result, then {deadline}; the attempt was not started again; "
+            f"check if workers of {self._name} were killed, ran out of memory or exited during an attempt"
         )
 
     def _interrupted_outcome(self) -> str:
@@ -213,7 +213,7 @@ class Attempt:
         )
 
     async def _wait_for_end(self, execution: Execution[HandlerOutcome], limit: float) -> _InterruptReason | None:
-        """Wait for the end of the handler; return the reason of the stop, or None if the handler ended by itself."""
+        """Wait for the end of the handler. Return the reason of a stop, or None if the handler ended without a stop."""
         execution.future.add_done_callback(self._on_execution_done)
         self._timeouts.watch(self, limit)
         try:
@@ -265,7 +265,7 @@ class Attempt:
                 output = await intercept_attempt(self._interceptors, invocation, self._call_agent)
             else:
                 output = await self._agent.run(self.handoff, context)
-            # A FunctionAgent has already converted its output to JSON, node by node.
+            # The output of a FunctionAgent is already JSON, because the agent converts each node.
             if self._interceptors or type(self._agent) is not FunctionAgent:
                 output = as_json_value(output, repair_text=True)
             return HandlerOutcome("succeeded", output=output)
@@ -294,12 +294,12 @@ class Attempt:
             return HandlerOutcome("failed", made, _attempt_error(error.kind, error, error.retryable, error.retry_after))
         except ModelError as error:
             return HandlerOutcome("failed", error=_attempt_error(error.kind, error, error.retryable, error.retry_after))
-        except ConfigurationError as error:  # an error of the author, the same in every attempt: no retry
+        except ConfigurationError as error:  # no retry, because an error of the author is the same in every attempt
             return HandlerOutcome("failed", error=_attempt_error(error.kind, error, False, None))
         except asyncio.CancelledError:
             raise
-        # A handler's `exit()` or GeneratorExit ends the attempt, not the worker. If this coroutine itself is closed,
-        # the handler below returns at once, as `close` requires.
+        # A handler's `exit()` or GeneratorExit ends the attempt, not the worker. If this coroutine is closed, the
+        # `except` below returns at once, as `close` requires.
         except BaseException as error:
             return self._raised(error)
 
@@ -340,13 +340,13 @@ class Attempt:
 
 
 def _all_questions(raised: Sequence[QuestionRequest], state: AttemptState) -> tuple[QuestionRequest, ...]:
-    """Return the questions that ended the attempt, and all questions that the attempt asked at the same time."""
+    """Return the questions that ended the attempt, and the other questions that the attempt asked before its end."""
     more = (each for each in state.record.questions if each not in raised)
     return (*raised, *more)[:MAX_QUESTIONS_AT_ONCE]
 
 
 def _questions_of(group: BaseExceptionGroup[BaseException]) -> tuple[QuestionRequest, ...] | None:
-    """Return the questions of a group of errors; None if the group has an error that asks no question."""
+    """Return the questions of a group of errors; None if the group has an error without a question."""
     asked, other = group.split(AnswerRequiredError)
     if asked is None or other is not None:
         return None

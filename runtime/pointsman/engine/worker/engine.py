@@ -1,11 +1,11 @@
-"""A worker receives handoffs, runs agents, and stores one result per attempt: publish the result, then acknowledge.
+"""A worker receives handoffs, runs agents, and stores one result per attempt. Then the worker acknowledges the handoff.
 
 | State of the handoff | Action of the worker |
 |---|---|
-| It runs here and is redelivered | The handler is not run twice; the newest delivery is settled |
-| Its task is cancelled while it runs | The handler is stopped, and a `cancelled` result is stored |
-| Its task is cancelled while it is queued | The handler is not started, and a `cancelled` result is stored |
-| It still runs at the end of the shutdown grace | The handler is cancelled, and the handoff returned to the broker |
+| The handoff runs here and is redelivered | The handler does not run twice; the newest delivery is settled |
+| The task is cancelled while the handoff runs | The handler is stopped, and a `cancelled` result is stored |
+| The task is cancelled while the handoff is queued | The handler is not started; a `cancelled` result is stored |
+| The handoff runs at the end of the shutdown grace | The handler is cancelled; the handoff returns to the broker |
 | Any other state | See the table of `handoff_processor` |
 """
 
@@ -59,25 +59,25 @@ from pointsman_schemas.subjects import HandoffAddress, Subjects
 
 __all__ = ["Worker"]
 
-_FLUSH_DELAY_S = 0.05  # seconds for the connection to send the negative acknowledgements before the process ends
+_FLUSH_DELAY_S = 0.05  # seconds in which the connection sends negative acknowledgements before the process ends
 _SHUTDOWN_TIMEOUT_S = (
     1.5 * CANCEL_GRACE_S
-)  # seconds for all steps after the shutdown grace: one handler that does not stop, and the closing of resources
-_RETRY_DELAY_S = 1.0  # seconds before redelivery after an internal error: avoids a hot loop
+)  # seconds for all steps after the shutdown grace, such as a handler that does not stop, and the close of resources
+_RETRY_DELAY_S = 1.0  # seconds before redelivery after an internal error, to avoid a hot loop
 _CLOCK_TOLERANCE = timedelta(
     seconds=1
-)  # assumed difference between clocks; the extra read for each handoff of this second costs little
+)  # assumed difference between clocks; one more read for each handoff in this time costs little
 _MIXED_QUEUE_HINT = (
-    "tasks go to any of them; after an update, stop the old workers; for two different agents, rename one, or run each "
-    "for its team with --team"
+    "any version may receive a task; after an update, stop the old workers; if the agents are different, rename an "
+    "agent, or run each agent for its team with --team"
 )
 _SHARED_QUEUE_HINT = (
-    "the queue is first in, first out, so a team with many handoffs delays the others; for fair shares, list the agent "
-    "in own_agents of each team, and start the worker with --team for each of them"
+    "the queue is first in, first out, so a team with many handoffs delays other teams; for fair shares, list the "
+    "agent in own_agents of each team, and start the worker with --team for each team"
 )
 _NO_KEY_PROBLEM = "no API key is set for the worker, so the agent answers with the offline model"
 _NO_KEY_HINT = "set OPENAI_API_KEY or ANTHROPIC_API_KEY for the worker, or choose with POINTSMAN_MODEL=offline"
-_MAX_CANCELLED = 10_000  # cancelled tasks whose handoffs may still wait in the queue: some 1 MB
+_MAX_CANCELLED = 10_000  # maximum number of remembered cancelled tasks, whose handoffs may still be queued: some 1 MB
 
 _log = get_logger(__name__)
 
@@ -86,19 +86,20 @@ class Worker:
     """Process that runs agents on a bus.
 
     Args:
-        bus: Connection to a bus that is already set up.
-        agents: Agents to run, at least one, each with its own name.
+        bus: Connection to a bus, after `set_up`.
+        agents: Agents to run: at least one agent, with different names.
         settings: Settings of the worker.
         clock: Clock of the worker. Default: the system clock.
-        own_loop: True to run the agents on an event loop in a separate thread: if their code blocks, no messages are
-            lost. Use True in a process with no other work. Default: False, the caller's loop, which suits tests.
+        own_loop: True to run the agents on an event loop in a separate thread, because blocking code must not stop the
+            connection to the broker. Use True in a process with no other work. Default: False, the caller's loop,
+            which suits tests.
         instance: Id of the worker. Default: a random id.
         interceptors: Interceptors of each attempt, tool call and model call, outermost first. Default: none.
         lifespans: Lifespans that are open while the worker runs; their values are dependencies of the agents.
             Default: none.
 
     Raises:
-        ConfigurationError: There are no agents, two agents have the same name, or the registry would refuse a card.
+        ConfigurationError: No agent is given, two agents have the same name, or the registry would refuse a card.
     """
 
     def __init__(
@@ -115,9 +116,11 @@ class Worker:
     ) -> None:
         cards = [agent.card for agent in agents]
         if not cards:
-            raise ConfigurationError("a worker without agents has nothing to do; name at least one agent")
+            raise ConfigurationError("a worker needs an agent; name at least one agent")
         if len({card.name for card in cards}) < len(cards):
-            raise ConfigurationError(f"the agents are called {', '.join(card.name for card in cards)}; rename one")
+            raise ConfigurationError(
+                f"the agents {', '.join(card.name for card in cards)} need different names; rename an agent"
+            )
         self.instance = instance or uuid4().hex
         for card in cards:
             checked_card(card.model_copy(update={"instance": self.instance}))
@@ -126,7 +129,7 @@ class Worker:
         self._clock = BrokerClock(clock or SystemClock())
         self._own_loop = own_loop
         self._subjects = Subjects(settings.namespace)
-        # Agents that were made from one agent for several teams share its slots.
+        # An agent for several teams is one copy for each team; the copies share its slots.
         pools: dict[Agent, SlotPool] = {}
         for agent in agents:
             pools.setdefault(_shared_agent(agent), SlotPool(agent.card.concurrency))
@@ -260,7 +263,7 @@ class Worker:
             return stack.pop_all()
 
     async def hand_back(self) -> None:
-        """Return all handoffs in flight to the broker at once: this process ends, another worker runs them."""
+        """Return all handoffs in flight to the broker at once, because this process ends and other workers run them."""
         waiting = [delivery for slots in self._slots for delivery in slots.waiting]
         for delivery in (*waiting, *(in_flight.delivery for in_flight in self._in_flight.values())):
             await delivery.nak()
@@ -298,11 +301,11 @@ class Worker:
 
     async def _process_delivery(self, slots: AgentSlots, delivery: Delivery) -> None:
         """Process one delivery until it is settled. Only a refused permission ends the worker."""
-        if self._stopping:  # the delivery came during the cancellation of the pull: the shutdown would miss its attempt
+        if self._stopping:  # a delivery during the cancellation of the pull, whose attempt the shutdown would miss
             slots.release()
             await delivery.nak()
             return
-        if is_cancellation(delivery.message):  # stored in place of a handoff
+        if is_cancellation(delivery.message):  # the cancellation replaced a handoff
             slots.release()
             with suppress(ContractError):
                 address = self._subjects.parse(delivery.message.subject, HandoffAddress)
@@ -311,13 +314,13 @@ class Worker:
             return
         name = self._handoff_key(delivery.message)
         if (running := self._in_flight.get(name)) is not None:
-            running.delivery = delivery  # from now on, this delivery is extended and settled
+            running.delivery = delivery  # from now on, this delivery is extended, and later settled
             slots.release()
             _log.warning(
                 "handoff_redelivered",
                 subject=delivery.message.subject,
                 delivered=delivery.delivered,
-                hint="its attempt still runs and is not started twice; this process extended the ack deadline too late",
+                hint="the attempt still runs and does not start twice; this process extended the ack deadline too late",
             )
             return
         self._warn_about_shared_queue(slots, delivery)
@@ -328,7 +331,7 @@ class Worker:
         except asyncio.CancelledError:
             await in_flight.delivery.nak()
             raise
-        except PermissionDeniedError:  # no handoff can be completed: the process ends, and its reason is the exit code
+        except PermissionDeniedError:  # no handoff can complete, so the process ends, with the reason as its exit code
             await in_flight.delivery.nak(_RETRY_DELAY_S)
             raise
         except Exception as error:
@@ -344,11 +347,11 @@ class Worker:
             slots.release()
 
     def _warn_about_shared_queue(self, slots: AgentSlots, delivery: Delivery) -> None:
-        """Log the teams whose handoffs wait behind each other, once for each team."""
-        if slots.sharing is None or delivery.delivered > 1:  # the age of a redelivered handoff is not a wait for a slot
+        """Log the teams whose handoffs delay each other, once for each team."""
+        if slots.sharing is None or delivery.delivered > 1:  # a redelivered handoff is old without a wait for a slot
             return
         message = delivery.message
-        with suppress(ContractError):  # another program published it
+        with suppress(ContractError):  # another program published the message
             team = self._subjects.parse(message.subject, HandoffAddress).team
             waited = (self._clock.now() - message.at).total_seconds()
             if teams := slots.sharing.record(team, waited, self._clock.monotonic()):
@@ -359,19 +362,19 @@ class Worker:
     def _handoff_key(self, handoff: StoredMessage) -> object:
         """Return a key that is equal for all deliveries of this handoff, and different for every other handoff.
 
-        A sequence number alone is not unique: a broker whose stream has lost its end assigns the number again.
+        A sequence number alone is not unique, because a broker whose stream has lost its end assigns the number again.
 
         Returns:
             Subject and body if the broker does not sync handoffs; otherwise subject and sequence number.
         """
-        if self._bus.handoffs_unsynced:  # a lost handoff is published again, with another number
+        if self._bus.handoffs_unsynced:  # a lost handoff is published again and gets another number
             return handoff.subject, handoff.body
         return handoff.subject, handoff.sequence
 
     # Background tasks
 
     async def _extend_ack_deadlines(self) -> None:
-        """Extend the ack deadline of every handoff in flight, three times per deadline: one message may be lost."""
+        """Extend the ack deadline of every handoff in flight, three times per deadline, as one message may be lost."""
         while True:
             await self._clock.sleep(self._settings.ack_wait / 3)
             waiting = [delivery for slots in self._slots for delivery in slots.waiting]
@@ -381,7 +384,7 @@ class Worker:
     async def _watch_broker_restarts(self) -> None:
         """Set `since` of the processor after each restart of a broker that does not sync handoffs.
 
-        The consumers of such a broker may have moved back to handoffs whose results were stored long ago.
+        The consumers of this broker may have moved back to handoffs whose results were stored long ago.
         """
         while True:
             seen = self._bus.restarts
@@ -390,7 +393,7 @@ class Worker:
             await self._bus.restarted(seen)
 
     async def _on_cancellation(self, message: StoredMessage) -> None:
-        """Apply the broadcast of cancelled tasks."""
+        """Apply a broadcast cancellation of tasks."""
         self._cancel_tasks(message, message.subject.rpartition(".")[2])
 
     def _cancel_tasks(self, message: StoredMessage, workflow: str) -> None:
@@ -400,7 +403,7 @@ class Worker:
         except ContractError as error:
             _log.warning("cancellation_unreadable", subject=message.subject, error=str(error))
             return
-        self._cancelled.update(cancelled)  # permanently: when a workflow is resumed, its tasks have later attempts
+        self._cancelled.update(cancelled)  # permanent, because the tasks of a resumed workflow have later attempts
         while len(self._cancelled) > _MAX_CANCELLED:
             self._cancelled.popitem(last=False)
         for in_flight in list(self._in_flight.values()):
@@ -410,9 +413,9 @@ class Worker:
                     attempt.interrupt("cancelled")
 
     async def _check_name_conflicts(self) -> None:
-        """Log each live agent that has the name of one of these agents, but other schemas or another version.
+        """Log each live agent with the name of an agent of this worker, but with other schemas or another version.
 
-        Tasks for the name go to any worker with a free slot, so both agents receive them.
+        Any worker with a free slot receives the tasks for a name, so each of the two agents receives tasks.
         """
         cards = await self._bus.registry.cards()
         for own in (slots.agent.card for slots in self._slots):
@@ -425,14 +428,14 @@ class Worker:
                     instance=self.instance,
                     version=own.revision,
                     others=[f"{card.instance} {card.revision}" for card in foreign],
-                    hint="agents of this name have different schemas for input or output, and tasks go to any of them; "
-                    "rename this agent, run it for its team with --team, or stop the old workers",
+                    hint="agents with this name have different schemas for input or output, and any of the agents may "
+                    "receive a task; rename this agent, run it for its team with --team, or stop the old workers",
                 )
             elif newer := [f"{card.instance} {card.revision}" for card in others if card.revision != own.revision]:
                 _log.info("agent_version_differs", agent=own.name, version=own.revision, others=newer)
 
     async def _watch_versions(self) -> None:
-        """Log once that other versions of an agent share its queue for longer than a rolling update."""
+        """Log once if other versions of an agent share its queue for longer than a rolling update takes."""
         named: set[str] = set()
         while True:
             await self._clock.sleep(self._settings.heartbeat)
@@ -447,9 +450,9 @@ class Worker:
                         _log.warning("agent_queue_mixed", agent=name, reason=mixed, hint=_MIXED_QUEUE_HINT)
 
     def _report_missing_models(self) -> None:
-        """Put on the cards that an agent answers with the offline model because no API key is set, and log it."""
+        """Report on the cards, and log, if an agent answers with the offline model because no API key is set."""
         if variable("POINTSMAN_MODEL"):
-            return  # the model was chosen
+            return  # the user chose the model
         offline: list[str] = []
         for slots in self._slots:
             models: Sequence[Model] = getattr(slots.agent, "models", ())
@@ -457,11 +460,11 @@ class Worker:
             if by_default and any(model.provider == "offline" for model in models):
                 slots.problems = (_NO_KEY_PROBLEM,)
                 offline.append(slots.name)
-        if offline and self._own_loop:  # a process of its own; `eval` and tests choose the model knowingly
+        if offline and self._own_loop:  # only in a worker process, because `eval` and tests choose the offline model
             _log.warning("model_key_missing", agents=offline, reason=_NO_KEY_PROBLEM, hint=_NO_KEY_HINT)
 
     async def _warn_about_prices(self) -> None:
-        """Log each model without a known price: a task with a cost limit does not call the model."""
+        """Log each model without a known price, because a task with a cost limit does not call such a model."""
         models: list[tuple[str, Model]] = [
             (desk.name, model) for desk in self._slots for model in getattr(desk.agent, "models", ())
         ]
@@ -500,9 +503,10 @@ class Worker:
         everything.cancel()
 
     async def _return_in_flight(self) -> None:
-        """Interrupt the running attempts so that their handoffs return to the broker.
+        """Interrupt the running attempts, after which their handoffs return to the broker.
 
-        A handler that does not stop is abandoned. A task that still runs then waits for the broker, and is cancelled.
+        A handler that does not stop is abandoned. A task that still runs afterwards waits for the broker, and is
+        cancelled.
         """
         if not (running := self._running_attempts()):
             return
@@ -517,7 +521,7 @@ class Worker:
         return [in_flight.task for in_flight in self._in_flight.values() if in_flight.task is not None]
 
     async def _close_agents(self, within: float) -> None:
-        """Close all agents in parallel, within one limit. One handler that blocks the loop prevents every close."""
+        """Close all agents in parallel, within one limit. If a handler blocks the loop, no agent is closed."""
         closings = [self._processor.executor.start(_close_agent(sharing[0].agent)) for sharing in self._groups]
         await asyncio.wait([closing.future for closing in closings], timeout=within)
         for closing in closings:
@@ -536,17 +540,17 @@ class Worker:
 
 
 def _shared_agent(agent: Agent) -> Agent:
-    """Return the agent of which `agent` was made for a team, or `agent` itself."""
+    """Return the agent of which `agent` is a copy for a team. Return `agent` if `agent` is not a copy."""
     return agent.shared if isinstance(agent, TeamAgent) else agent
 
 
 def _seconds_until(moment: float) -> float:
-    """Return the seconds until `moment` by the loop's clock, or 0 if the moment has passed."""
+    """Return the seconds until the time `moment` of the loop's clock, or 0 if this time has passed."""
     return max(0.0, moment - asyncio.get_running_loop().time())
 
 
 async def _run_unless_stopped(work: Coroutine[Any, Any, None], stop: asyncio.Event) -> bool:
-    """Run `work` to its end and return True; if `stop` is set first, cancel `work` and return False."""
+    """Run `work` to its end and return True. If `stop` is set first, cancel `work` and return False."""
     running, stopped = asyncio.ensure_future(work), asyncio.ensure_future(stop.wait())
     try:
         await asyncio.wait({running, stopped}, return_when=asyncio.FIRST_COMPLETED)
@@ -570,7 +574,7 @@ async def _open_agent(agent: Agent) -> None:
             "agent_open_failed",
             agent=agent.card.name,
             error=error,
-            hint="the agent still receives tasks, and a task that needs the missing resource fails",
+            hint="the agent still receives tasks, but a task that needs the missing resource fails",
         )
 
 
@@ -584,6 +588,6 @@ async def _close_agent(agent: Agent) -> None:
 
 
 def _newest_cancelled(workflow: str, cancellation: Cancellation) -> dict[tuple[str, str], int]:
-    """Return the newest cancelled attempt of each task. Without a number, every attempt is cancelled."""
+    """Return the newest cancelled attempt of each task. For a task without a number, every attempt is cancelled."""
     attempts = cancellation.attempts or (sys.maxsize,) * len(cancellation.tasks)
     return {(workflow, task): attempt for task, attempt in zip(cancellation.tasks, attempts, strict=False)}

@@ -1,7 +1,7 @@
-"""Executors of agent code: on the worker's loop, or on a separate loop in a separate thread.
+"""Executors of agent code, on the worker's loop or on a separate loop in a separate thread.
 
-On a separate loop, a handler that blocks delays the other handlers, but not the connection to the broker or the
-extension of ack deadlines. A handler that swallows cancellation cannot prevent the exit of the process.
+On a separate loop, a handler that blocks delays the other handlers. The connection to the broker and the extension of
+ack deadlines continue. A handler that swallows cancellation cannot prevent the exit of the process.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ __all__ = ["Execution", "Executor", "InlineExecutor", "ThreadExecutor", "run_on_
 
 T = TypeVar("T")
 
-_CLOSE_TIMEOUT_S = 1.0  # seconds that the remaining tasks of the loop may take to end after their cancellation
+_CLOSE_TIMEOUT_S = 1.0  # seconds that cancelled tasks of the loop may take to end
 
 _log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Execution(Generic[T]):
-    """Running coroutine. `future` belongs to the loop of the caller of `start`; `cancel` cancels the coroutine."""
+    """Running coroutine. `future` belongs to the loop of the call of `start`; `cancel` cancels the coroutine."""
 
     future: asyncio.Future[T]
     cancel: Callable[[], object]
@@ -58,7 +58,7 @@ class InlineExecutor:
     """Runs coroutines on the caller's loop."""
 
     def __init__(self) -> None:
-        self._tasks: set[asyncio.Task[Any]] = set()  # the loop keeps weak references only
+        self._tasks: set[asyncio.Task[Any]] = set()  # the loop has only weak references
 
     def start(self, work: Coroutine[Any, Any, T]) -> Execution[T]:
         task = asyncio.get_running_loop().create_task(work)
@@ -75,11 +75,11 @@ class InlineExecutor:
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled():
-            task.exception()  # mark the exception as retrieved, also if no caller awaits the task
+            task.exception()  # mark the exception as retrieved, even if no caller awaits the task
 
 
 class ThreadExecutor:
-    """Runs coroutines on a loop in a daemon thread while the context is open. The caller's loop gives the class."""
+    """Runs coroutines in a daemon thread, on a loop of the class of the caller's loop, while the context is open."""
 
     def __init__(self, block_threshold: float = 0.0) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -120,14 +120,14 @@ class ThreadExecutor:
 
         def ended(task: asyncio.Task[T]) -> None:
             self._tasks.discard(task)
-            with suppress(RuntimeError):  # the loop of the caller is closed: no caller waits for the outcome
+            with suppress(RuntimeError):  # the loop of the caller is closed, so no caller waits for the outcome
                 owner.call_soon_threadsafe(_copy_outcome, task, answer)
 
         self._loop.call_soon_threadsafe(begin)
         return Execution(answer, lambda: self._loop.call_soon_threadsafe(lambda: started[0].cancel()))
 
     def _serve(self) -> None:
-        """Run the loop until `close`, and resume the loop if code of an agent calls `exit()` or stops the loop."""
+        """Run the loop until `close`. If code of an agent calls `exit()` or stops the loop, run the loop again."""
         asyncio.set_event_loop(self._loop)
         watchdog: LoopWatchdog | None = None
         if self._block_threshold:

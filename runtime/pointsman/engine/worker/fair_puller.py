@@ -1,4 +1,4 @@
-"""Take handoffs for agents of several teams that share slots: each team with handoffs gets its share of the slots."""
+"""Take handoffs for agents of several teams that share slots. Each team with handoffs gets its share of the slots."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ __all__ = ["FairPuller"]
 
 
 class FairPuller:
-    """The queues of agents that share a pool of slots, taken in turn.
+    """Takes handoffs from the queues of agents that share a pool of slots.
 
-    A free slot goes to the agent that was served longest ago, among the agents with a handoff. While no slot is free,
-    no pull request is open, so that the broker delivers to workers with free slots. If two queues deliver together, the
-    second delivery waits here for the next slot: a worker holds at most one such delivery for each agent.
+    Among the agents with a handoff, the agent that was served longest ago gets a free slot. While no slot is free, no
+    pull request is open, because the broker should deliver to workers with free slots. If two queues deliver at the
+    same time, the second delivery waits in this worker for the next slot. A worker has at most one such delivery for
+    each agent.
 
     Args:
-        group: The slots of the agents, with their consumers. All of them have one pool.
+        group: The slots of the agents, with their consumers. All agents have one pool.
     """
 
     def __init__(self, group: Sequence[AgentSlots]) -> None:
@@ -34,10 +35,10 @@ class FairPuller:
         """Take handoffs until cancelled.
 
         Args:
-            start: Called with each delivery. It acquires a slot.
+            start: Called with each delivery. `start` must acquire a slot.
 
         Raises:
-            BusUnavailableError: The broker serves a consumer no longer. Call the method again.
+            BusUnavailableError: The broker does not serve a consumer any more. Call the method again.
             PermissionDeniedError: The broker refuses a consumer.
         """
         try:
@@ -55,13 +56,13 @@ class FairPuller:
             self._takes = {}
 
     async def _wait_for_delivery(self) -> None:
-        for each in self._turn:  # in turn: the broker answers the requests in their order
+        for each in self._turn:  # in this order, because the broker answers the requests in the order of their arrival
             if each.name not in self._takes and each.consumer is not None:
                 self._takes[each.name] = asyncio.create_task(each.consumer.take(1))
         await asyncio.wait(self._takes.values(), return_when=asyncio.FIRST_COMPLETED)
 
     def _collect(self) -> None:
-        """Move the deliveries that have arrived to their agents."""
+        """Add the deliveries that have arrived to the waiting deliveries of their agents."""
         for each in self._turn:
             if (take := self._takes.get(each.name)) is not None and take.done():
                 del self._takes[each.name]
@@ -76,7 +77,7 @@ class FairPuller:
                 return
 
     async def _withdraw(self) -> None:
-        """End the open pulls. Deliveries that are on their way wait here for the next slot."""
+        """End the open pulls. Deliveries that are on their way wait in this worker for the next slot."""
         for take in self._takes.values():
             take.cancel()
         await asyncio.gather(*self._takes.values(), return_exceptions=True)

@@ -1,4 +1,4 @@
-"""Read and store the files of attempts: agents may run on another event loop than the bus."""
+"""Read and store the files of attempts on the loop of the bus, because agents may run on another event loop."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["WorkerFiles"]
 
 
 class WorkerFiles:
-    """`FileTransfer` of the attempts of a worker. Each piece is read or stored on the loop of the constructor.
+    """`FileTransfer` of an attempt. Each piece is read or stored on the loop of the constructor.
 
     Args:
         store: The files of the namespace.

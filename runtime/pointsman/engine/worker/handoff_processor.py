@@ -1,12 +1,12 @@
-"""Process a handoff and store exactly one result: publish the result, then acknowledge the handoff.
+"""Process a handoff and store exactly one result. Publish the result, then acknowledge the handoff.
 
 | State of the handoff | Action |
 |---|---|
-| It cannot be read, or contradicts its subject | Dead-letter the handoff; it is never redelivered |
-| It may have been delivered or published before, and it has a result | Acknowledge the handoff |
-| It was delivered too often without a result | Store a `worker_crashed` result |
-| Its deadline has passed, or its task is cancelled | Store a failed result; do not start the agent |
-| It still runs at its deadline | Cancel the handler; store a `timeout` result |
+| The handoff cannot be read, or contradicts its subject | Dead-letter the handoff, and prevent a redelivery |
+| The handoff may be a second copy, and a result exists | Acknowledge the handoff |
+| The handoff was delivered too often without a result | Store a `worker_crashed` result |
+| The deadline has passed, or the task is cancelled | Store a failed result; do not start the agent |
+| The handler still runs at the deadline | Cancel the handler; store a `timeout` result |
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ from pointsman_schemas.subjects import HandoffAddress, Subjects
 __all__ = ["HandoffProcessor", "InFlightHandoff"]
 
 _STARTED_REPORT_DELAY_S = (
-    0.5  # seconds until the start of an attempt is reported: a shorter attempt already has its result by then
+    0.5  # seconds until the start of an attempt is reported, because a shorter attempt already has its result by then
 )
 
 _log = get_logger(__name__)
@@ -68,7 +68,7 @@ _log = get_logger(__name__)
 
 @dataclass(slots=True, eq=False)
 class InFlightHandoff:
-    """Delivery that is being processed, with its attempt once the handoff is decoded."""
+    """Delivery that is being processed. The attempt is set when the handoff is decoded."""
 
     slots: AgentSlots
     delivery: Delivery
@@ -105,7 +105,7 @@ class HandoffProcessor:
         self.timeouts = TimeoutScheduler[Attempt](clock, lambda attempt: attempt.interrupt("timeout"))
         self.start_reports = TimeoutScheduler[Attempt](clock, Attempt.report_started)
         self.since: datetime | None = None
-        """Handoffs stored before this time may already have a result, even if the broker counts a first delivery."""
+        """Handoffs that were stored before this time may have a result, even if the broker counts a first delivery."""
         self._bus = bus
         self._subjects = subjects
         self._settings = settings
@@ -168,7 +168,7 @@ class HandoffProcessor:
         ):  # fmt: skip
             try:
                 result = await self._run_attempt(in_flight, envelope, handoff, spot)
-            except BaseException:  # the handoff is redelivered; that delivery ends the span
+            except BaseException:  # the handoff is redelivered, and the next delivery ends the span
                 spot.discard()
                 raise
             if result is None:
@@ -218,7 +218,7 @@ class HandoffProcessor:
         )
 
     def _span(self, in_flight: InFlightHandoff, envelope: Envelope, handoff: Handoff) -> AbstractContextManager[Span]:
-        """Return the span of the attempt. All deliveries share its id: spans of earlier deliveries are its children."""
+        """Return the span of the attempt. All deliveries use its id, so spans of earlier deliveries are children."""
         parent = parse_traceparent(envelope.traceparent, envelope.tracestate)
         own = span_id_for(handoff.workflow_id, handoff.task_id, handoff.attempt) if tracing_enabled() else None
         links = (parent,) if parent and in_flight.delivery.delivered > 1 else ()
@@ -265,7 +265,7 @@ class HandoffProcessor:
         if attempt.orphaned_handlers:
             slots.unfinished.append(attempt)
         if result is None:
-            _log.info("handoff_returned", hint="the worker stops; the handoff is delivered to another worker")
+            _log.info("handoff_returned", hint="the worker stops; the broker delivers the handoff to another worker")
             await in_flight.delivery.nak()
             return None
         fault_point("worker.ran")
@@ -300,12 +300,12 @@ class HandoffProcessor:
         if in_flight.delivery.delivered > most:
             return await attempt.not_started_result(
                 ErrorKind.CRASHED,
-                f"no worker of {in_flight.slots.name} lived to answer it in {most}"
-                f" deliver{'y' if most == 1 else 'ies'}, as "
-                "many as a handoff may have; it was not started again",
+                f"no worker of {in_flight.slots.name} answered the handoff in {most}"
+                f" deliver{'y' if most == 1 else 'ies'}, "
+                "the maximum of a handoff; the attempt was not started again",
             )
         if handoff.attempt <= self._cancelled.get((handoff.workflow_id, handoff.task_id), 0):
-            return attempt.failed_result(ErrorKind.CANCELLED, "the task is cancelled; it was not started")
+            return attempt.failed_result(ErrorKind.CANCELLED, "the task is cancelled; the attempt was not started")
         return None
 
     async def _store_result(
@@ -341,7 +341,7 @@ class HandoffProcessor:
                     "error": AttemptError(
                         kind=ErrorKind.OVERSIZE,
                         message=f"the result of {slots.name} is {len(body)} bytes with a limit of "
-                        f"{self._bus.max_body} for headers and body; return less, or a reference to it",
+                        f"{self._bus.max_body} for headers and body; return less, or a reference to the data",
                     ),
                 }
             )

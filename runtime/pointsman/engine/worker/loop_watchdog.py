@@ -1,8 +1,8 @@
-"""Watchdog of the loop that agents run on: names the agent, the task and the code that block the loop.
+"""Watchdog of the loop of the agents: logs the agent, the task and the code that block the loop.
 
 An async function that blocks, for example in `time.sleep`, stops all agents of its worker. The thread of the watchdog
-asks the loop for an answer several times a second. If the loop does not answer within the threshold, the thread logs
-the code that runs.
+requests an answer from the loop several times a second. If the loop does not answer within the threshold, the thread
+logs the running code.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ T = TypeVar("T")
 
 _CHECKS_PER_THRESHOLD: Final = 4
 _MIN_THRESHOLD_S: Final = 0.05  # a shorter threshold would make the watch expensive
-_MAX_FRAMES: Final = 20  # innermost frames that the log shows
-_REPEAT_AFTER_S: Final = 60.0  # the same code is logged once in this time; the metric counts each time
+_MAX_FRAMES: Final = 20  # number of innermost frames in the log
+_REPEAT_AFTER_S: Final = 60.0  # the same code is logged once in this time, but the metric counts each block
 _OWN_PATHS: Final = (
     f"{Path(asyncio.__file__).parent}{os.sep}",
     f"{Path(__file__).parents[2]}{os.sep}",
     selectors.__file__,
     threading.__file__,
 )
-"""Files of the loop and of this package. A frame of any other file shows that an author's code runs."""
+"""Files of the loop and of this package. A frame of any other file means that an author's code runs."""
 
 _log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class _Attribution:
-    """Attempt that a task of the loop works for."""
+    """Attempt to which a task of the loop belongs."""
 
     agent: str
     workflow_id: str
@@ -57,15 +57,15 @@ class _Attribution:
 
 _current: contextvars.ContextVar[_Attribution | None] = contextvars.ContextVar("pointsman_attribution", default=None)
 _attributions: WeakKeyDictionary[asyncio.Task[Any], _Attribution] = WeakKeyDictionary()
-"""Attempts by task. The watchdog runs in another thread, where it cannot read the context of a task (before 3.12)."""
+"""Attempts by task. Before Python 3.12, the thread of the watchdog cannot read the context of a task."""
 
 
 def attribute_current_task(agent: str, handoff: Handoff) -> None:
-    """Attribute the current task, and the tasks that it starts from now on, to an attempt.
+    """Attribute the current task to an attempt, and also all tasks that the current task starts later.
 
     Args:
         agent: Name of the agent.
-        handoff: Handoff that the attempt works on.
+        handoff: Handoff of the attempt.
     """
     attribution = _Attribution(agent, handoff.workflow_id, handoff.task_id, handoff.attempt)
     _current.set(attribution)
@@ -136,8 +136,8 @@ class LoopWatchdog:
     def _wait_for_answer(self, interval: float) -> bool:
         """Return True if the loop answers within the threshold.
 
-        If the wait takes far longer than requested, the whole process was stopped or starved, for example because the
-        laptop slept. The time of such a wait does not count.
+        If the wait takes far longer than requested, the whole process was stopped or got no CPU, for example because
+        the laptop slept. The time of such a wait does not count.
         """
         left = self._threshold
         while left > 0:
@@ -149,14 +149,14 @@ class LoopWatchdog:
         return False
 
     def _report(self, seconds: float) -> str | None:
-        """Log the code that blocks the loop. Return the agent, an empty text if unknown, or None if nothing blocks."""
+        """Log the code that blocks the loop. Return the agent; empty if unknown, None if the loop is not blocked."""
         task = _running_task(self._loop)
         frame = sys._current_frames().get(self._thread_id)
         if frame is None or self._answered.is_set():
             return None
         stack = _stack_of(frame)
         if task is None and not _is_code_of_authors(stack):
-            return None  # the loop is idle or starved: other threads or processes have the CPU
+            return None  # the loop is idle, or other threads or processes use the CPU
         attribution = _attributions.get(task) if task is not None else None
         where = f"{stack[-1].filename}:{stack[-1].lineno}"
         agent = attribution.agent if attribution else ""
@@ -174,8 +174,8 @@ class LoopWatchdog:
                 seconds=round(seconds, 2),
                 where=where,
                 stack=[f"{each.filename}:{each.lineno} {each.name}: {each.line}" for each in stack],
-                hint="all agents of this worker wait for this code; write a function that blocks as a plain `def`, or "
-                "run the blocking call with `await asyncio.to_thread(...)`",
+                hint="this code blocks all agents of this worker; write a blocking function as a plain `def`, or run "
+                "the blocking call with `await asyncio.to_thread(...)`",
             )
         return agent
 

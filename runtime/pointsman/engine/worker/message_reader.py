@@ -1,4 +1,4 @@
-"""Read the messages to a workflow for an attempt: agents may run on another event loop than the bus."""
+"""Read the messages to a workflow on the loop of the bus, because agents may run on another event loop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Publish the reports of a running attempt: progress in the background and best effort, domain events reliably."""
+"""Publish the reports of a running attempt.
+
+Progress is published in the background, as best effort. Domain events are published reliably.
+"""
 
 from __future__ import annotations
 
@@ -20,19 +23,19 @@ from pointsman_schemas.subjects import Subjects
 
 __all__ = ["BusProgressPublisher"]
 
-_MAX_OUTSTANDING = 256  # concurrent reports of one attempt; only a loop reports more, too fast for a reader
-_BATCH_DELAY_S = 0.05  # seconds of text in one broadcast: twenty broadcasts a second look like continuous writing
+_MAX_OUTSTANDING = 256  # concurrent reports of one attempt; only a loop makes more, which no reader could follow
+_BATCH_DELAY_S = 0.05  # seconds of text in one broadcast, because twenty broadcasts a second look like continuous text
 # Seconds between two broadcasts of the whole text, for readers that missed a piece. While no text is written, the
-# interval doubles, so that a late reader need not wait for the next piece.
+# broadcasts continue for late readers, and the interval doubles each time.
 _REPEAT_INTERVAL_S = 1.0
-_MAX_REPEATED_CHARS = 100_000  # a longer text is not repeated: no answer of a model should be longer
-_FLUSH_TIMEOUT_S = 1.0  # seconds that a result waits for earlier reports
+_MAX_REPEATED_CHARS = 100_000  # a longer text is not repeated, and is longer than any usual answer of a model
+_FLUSH_TIMEOUT_S = 1.0  # seconds for which a result waits for earlier reports
 
 _log = get_logger(__name__)
 
 
 class BusProgressPublisher:
-    """`Reporter` of one attempt. Reports may come from any thread; all are published on the loop of the constructor."""
+    """`Reporter` of one attempt. Any thread may report. All reports are published on the loop of the constructor."""
 
     def __init__(
         self,
@@ -83,7 +86,7 @@ class BusProgressPublisher:
         await run_on_loop(self._loop, storing)
 
     def stop(self) -> None:
-        """End the repetitions of the text, because the attempt has ended."""
+        """Stop repeating the text, because the attempt has ended."""
         self._stopped = True
         if self._repeating is not None:
             self._repeating.cancel()
@@ -91,7 +94,7 @@ class BusProgressPublisher:
     async def flush(self) -> None:
         """Wait a limited time until the reports are stored, and drop the reports that are late."""
         if self._pending_text or (self._last is not None and self._last.offset):
-            self._broadcast_whole()  # a reader that missed a piece gets the whole text at its end
+            self._broadcast_whole()  # at the end of the text, for readers that missed a piece
         if self._tasks:
             _, late = await asyncio.wait(self._tasks, timeout=_FLUSH_TIMEOUT_S)
             for task in late:
@@ -110,7 +113,7 @@ class BusProgressPublisher:
         self._pending_text.append(delta)
 
     def _broadcast(self) -> None:
-        """Broadcast the text that is pending."""
+        """Broadcast the pending text."""
         if not self._pending_text:
             return
         self._send(self._take_pending())
@@ -118,7 +121,7 @@ class BusProgressPublisher:
             self._repeat_after(_REPEAT_INTERVAL_S)
 
     def _broadcast_whole(self) -> None:
-        """Broadcast the text of the call from its beginning, with the text that is pending."""
+        """Broadcast the whole text of the model call, including the pending text."""
         newest = self._take_pending() if self._pending_text else self._last
         if newest is None:
             return
@@ -161,7 +164,7 @@ class BusProgressPublisher:
         task.add_done_callback(self._tasks.discard)
 
     def _take_pending(self) -> Delta:
-        """Return the text that is pending as one piece, at its offset in the text of its call."""
+        """Return the pending text as one piece, with its offset in the text of the model call."""
         said, self._pending_text = self._pending_text, []
         first, text = said[0], "".join(delta.text for delta in said)
         if first.call != self._call:
@@ -191,7 +194,7 @@ class BusProgressPublisher:
             _log.debug("report_dropped", subject=subject, error=str(error))
 
     async def _store(self, subject: str, body: bytes, headers: Mapping[str, str], event_id: str) -> None:
-        # If the acknowledgement is lost, the event may be stored: the broker drops the retry by its message id.
+        # If the acknowledgement is lost, the event may be stored. The broker then drops the retry by its message id.
         await retry_while_unavailable(
             lambda: self._bus.publish(subject, body, headers, message_id=event_id), self._clock
         )

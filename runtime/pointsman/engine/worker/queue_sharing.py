@@ -1,4 +1,4 @@
-"""Find the teams whose handoffs wait behind each other in the queue of an agent without a team."""
+"""Find the teams whose handoffs delay each other in the queue of an agent without a team."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 __all__ = ["QueueSharing"]
 
-_MIN_WAIT_S = 1.0  # seconds in the queue: a handoff for a free slot waits for milliseconds
+_MIN_WAIT_S = 1.0  # seconds in the queue that count as a delay; for a free slot, a handoff waits for milliseconds
 _WINDOW_S = 60.0  # seconds for which a team counts after its last handoff
-_MAX_TEAMS = 100  # teams that are remembered: some 10 kB
+_MAX_TEAMS = 100  # maximum number of remembered teams, which take some 10 kB
 
 
 class QueueSharing:
@@ -28,7 +28,7 @@ class QueueSharing:
             now: The time by a monotonic clock, in seconds.
 
         Returns:
-            The teams that share the queue, if the handoff waited and one of the teams is new; otherwise nothing.
+            The teams that share the queue, if the handoff waited and a team is new; otherwise empty.
         """
         self._last_at[team] = now
         self._last_at.move_to_end(team)

@@ -1,4 +1,4 @@
-"""Limits of model providers that all processes of a namespace keep together: one message for each key and model.
+"""Limits of model providers that all processes of a namespace share. Each key and model has one message with the state.
 
 To acquire or release, a process replaces the message by compare-and-set. After a conflict, the process reads the
 message and retries.
@@ -33,8 +33,8 @@ __all__ = ["BusRateLimiter"]
 
 _log = get_logger(__name__)
 
-_MAX_CALL_S = 300.0  # seconds after which a call that was not released counts as lost with its process
-_CLOSE_TIMEOUT_S = 0.5  # seconds at shutdown for the pending releases
+_MAX_CALL_S = 300.0  # seconds after which a call without a release counts as ended, because its process has died
+_CLOSE_TIMEOUT_S = 0.5  # seconds at shutdown in which pending releases may complete
 _JITTER_S = 0.02  # seconds of random delay that separate the retries of waiting calls
 
 
@@ -81,7 +81,7 @@ class BusRateLimiter:
                 self._loop, self._acquire(meter, call, tokens, patience, f"{model.provider}:{model.name}")
             )
         except asyncio.CancelledError:
-            done(0, None)  # the broker may have stored the acquisition already
+            done(0, None)  # the broker may already have stored the acquisition
             raise
         return CallPermit(done)
 
@@ -113,8 +113,8 @@ class BusRateLimiter:
             left = patience - (self._clock.monotonic() - began)
             if wait >= left:
                 raise ModelError(
-                    f"the limits set for {name} leave no room within the remaining {max(left, 0):.1f} s; raise them in "
-                    "POINTSMAN_MODEL_LIMITS, or give the task more time",
+                    f"the limits of {name} allow no call within the remaining {max(left, 0):.1f} s; raise the limits "
+                    "in POINTSMAN_MODEL_LIMITS, or give the task more time",
                     retryable=True,
                     retry_after=wait,
                     kind="rate_limited",
@@ -142,7 +142,7 @@ class BusRateLimiter:
     async def _update(
         self, meter: _Bucket, change: Callable[[BucketState | None], BucketState | float]
     ) -> float | None:
-        """Store the change and return None, or return the seconds to wait if the limits leave no room."""
+        """Store the change and return None. If the limits allow no call now, return the seconds to wait."""
 
         async def once() -> float | None:
             while True:
@@ -167,6 +167,6 @@ class BusRateLimiter:
         meter.sequence = stored.sequence if stored else 0
         try:
             meter.known = BucketState.model_validate_json(stored.body) if stored else None
-        except ValidationError:  # a state of another release: overwrite it
+        except ValidationError:  # another release wrote the state, which is then overwritten
             meter.known = None
         return meter.sequence

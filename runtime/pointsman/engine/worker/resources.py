@@ -1,4 +1,4 @@
-"""Resources of a worker: the values of its lifespans, opened and closed in one task on the loop of its agents."""
+"""Resources of a worker: the values of its lifespans. One task on the loop of the agents opens and closes them."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _log = get_logger(__name__)
 class WorkerResources:
     """Open values of lifespans.
 
-    A context manager such as a task group must be closed by the task that opened it. So one task opens all of them,
-    waits, and closes them.
+    A context manager such as a task group must be closed by the task that opened the context manager. So one task opens
+    all lifespans, waits, and closes all lifespans.
 
     Args:
         lifespans: Lifespans in the order in which they are opened.
@@ -37,10 +37,10 @@ class WorkerResources:
         self._stop: asyncio.Event | None = None
 
     async def open(self) -> None:
-        """Open the lifespans in their order. Returns when all of them are open.
+        """Open the lifespans in their order. Return when all lifespans are open.
 
         Raises:
-            ConfigurationError: A lifespan failed. Those before it are closed.
+            ConfigurationError: A lifespan failed. The lifespans before it are closed.
         """
         if not self._lifespans:
             return
@@ -54,13 +54,13 @@ class WorkerResources:
         """Close the lifespans in reverse order.
 
         Args:
-            within: Limit for all lifespans together, in seconds. Lifespans that are still open then are cancelled.
+            within: Limit for all lifespans together, in seconds. Afterwards, lifespans that are open are cancelled.
         """
         execution, self._execution = self._execution, None
         if execution is None:
             return
         if self._loop is None or self._stop is None:
-            execution.cancel()  # no lifespan was opened yet
+            execution.cancel()  # no lifespan is open yet
         else:
             self._loop.call_soon_threadsafe(self._stop.set)
         await asyncio.wait({execution.future}, timeout=within)
@@ -70,7 +70,7 @@ class WorkerResources:
                 "lifespan_close_timeout",
                 seconds=round(within, 1),
                 lifespans=[each.name for each in self._lifespans],
-                hint="the code after `yield` did not end in time; it is cancelled, and what it holds may stay open",
+                hint="the code after `yield` did not end in time and was cancelled; its resources may stay open",
             )
 
     async def _hold(self, opened: asyncio.Future[None]) -> None:

@@ -1,4 +1,4 @@
-"""Keep the journal of one attempt on the bus. Each step has a subject, and only its first writer succeeds."""
+"""Store the journal of one attempt on the bus. Each step has a subject, on which only the first publish succeeds."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class BusStepJournal:
         correlation_id: Correlation id of the steps.
         causation_id: Id of the handoff's event.
         clock: Clock of the worker.
-        fresh: True if this is the first delivery of the handoff: no steps exist, so the journal reads none.
+        fresh: True for the first delivery of the handoff. The journal then reads no steps, because no steps exist.
     """
 
     def __init__(

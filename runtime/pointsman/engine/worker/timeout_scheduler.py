@@ -1,4 +1,7 @@
-"""Watch all time limits with one sleeping task. Most work ends long before its limit; a timer each costs a task."""
+"""Watch all time limits with one sleeping task.
+
+A timer for each limit would cost a task, although most work ends long before its limit.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +16,11 @@ __all__ = ["TimeoutScheduler"]
 
 T = TypeVar("T")
 
-_ROUNDING_S = 1e-6  # seconds before a deadline that count as expired: a rounding error is too short to sleep for
+_ROUNDING_S = 1e-6  # seconds; an item expires so early, because a rounding error is too short for a sleep
 
 
 class TimeoutScheduler(Generic[T]):
-    """Calls a function for each item whose time ends before the item is cancelled.
+    """Calls a function for each item that is not cancelled within its time.
 
     Args:
         clock: Clock that measures the time.
@@ -28,11 +31,11 @@ class TimeoutScheduler(Generic[T]):
         self._clock = clock
         self._expired = expired
         self._due: dict[T, float] = {}  # deadline of each item, in seconds of the clock's `monotonic`
-        self._wakes_at = math.inf  # time at which the sleeper wakes; the sleeper sleeps on if the item is cancelled
+        self._wakes_at = math.inf  # time at which the sleeper wakes; a cancelled item does not wake the sleeper earlier
         self._sleeper: asyncio.Task[None] | None = None
 
     def watch(self, thing: T, seconds: float) -> None:
-        """Expire `thing` in `seconds`, unless `thing` is cancelled first."""
+        """Expire `thing` in `seconds`, if `thing` is not cancelled before."""
         until = self._due[thing] = self._clock.monotonic() + seconds
         if until < self._wakes_at:
             self.close()

@@ -26,7 +26,7 @@ from pointsman_schemas.strict_json import dump
 
 
 def test_a_worker_without_agents_says_so() -> None:
-    with pytest.raises(ConfigurationError, match="a worker without agents has nothing to do"):
+    with pytest.raises(ConfigurationError, match="a worker needs an agent"):
         Worker(MemoryBus(), [], FAST)
 
 
@@ -191,10 +191,10 @@ async def test_blocking_async_handler_is_named_in_the_error() -> None:
 
     assert result.error is not None
     assert (
-        "the handler did not stop and still runs: it swallows cancellation, or it or another handler"
+        "the handler did not stop and still runs: the handler swallows cancellation, or a handler"
         in result.error.message
     )
-    assert result.error.message.endswith("write what blocks as a plain function")
+    assert result.error.message.endswith("write blocking code as a plain function")
 
 
 @pytest.mark.parametrize("own_loop", [False, True])

@@ -137,7 +137,7 @@ async def test_a_handoff_that_kills_its_workers_is_given_up() -> None:
 
     assert result.error is not None
     assert (result.error.kind, result.error.retryable) == ("worker_crashed", False)
-    assert f"no worker of echo lived to answer it in {FAST.max_deliveries} deliveries" in result.error.message
+    assert f"no worker of echo answered the handoff in {FAST.max_deliveries} deliveries" in result.error.message
 
 
 async def test_an_expired_handoff_is_answered_and_not_started() -> None:
@@ -167,7 +167,7 @@ async def test_expired_handoff_says_whether_workers_took_it() -> None:
     assert result.error is not None
     assert result.error.kind == "timeout"
     assert "delivered 2 times without a result" in result.error.message
-    assert "it was not started again" in result.error.message
+    assert "the attempt was not started again" in result.error.message
 
 
 async def test_bad_handoffs_are_dead_lettered_and_good_ones_go_on() -> None:

@@ -86,7 +86,7 @@ async def test_limits_of_a_model_override_those_of_its_provider() -> None:
     for model in (small, other, large, large, elsewhere):
         assert await kept.acquire(model, 1, 0) is not None
     for model in (small, other, large, elsewhere):
-        with pytest.raises(ModelError, match=f"the limits set for {model.provider}:{model.name} leave no room"):
+        with pytest.raises(ModelError, match=f"the limits of {model.provider}:{model.name} allow no call"):
             await kept.acquire(model, 1, 0)
 
 
