@@ -281,7 +281,7 @@ def load_team(target: str) -> Team:
         The team.
 
     Raises:
-        ConfigurationError: `target` names no team, or names several teams of which no team is in a variable `team`.
+        ConfigurationError: `target` names no team, or several teams without a variable `team`.
     """
     teams = load_teams(target)
     if len(teams) == 1:
@@ -314,7 +314,7 @@ def load_teams(target: str) -> tuple[Team, ...]:
 
     teams = load_objects(target, Team)
     if len({team.name for team in teams}) < len(teams):
-        raise ConfigurationError(f"{target} defines two teams with one name; rename one of them")
+        raise ConfigurationError(f"{target} defines two teams with the same name; rename a team")
     return teams
 
 

@@ -6,7 +6,7 @@ PointsmanError
 │   ├── UndecodableEventError           headers or body cannot be read
 │   ├── BodyLostError                   a body in the object store is missing or differs
 │   ├── UnknownEventTypeError           this release does not support the type or version of an event
-│   ├── OversizeEventError              an event is larger than an event may be
+│   ├── OversizeEventError              an event is larger than the maximum size
 │   └── NotJsonError                    strict JSON cannot represent a value
 ├── ConfigurationError                  the user's error: settings, team files, agents or streams do not fit
 │   └── PermissionDeniedError           the broker does not permit the user to use a subject
@@ -108,13 +108,13 @@ class PeerError(PointsmanError):
 
 
 class BusUnavailableError(PeerError):
-    """The broker cannot be reached or did not answer in time. Nothing is known to be lost."""
+    """The broker cannot be reached or did not answer in time. No loss of messages is known."""
 
     kind = "bus_unavailable"
 
 
 class ConnectionRejectedError(BusUnavailableError):
-    """A lost connection cannot be restored: the broker refuses the login, or TLS fails. Nothing was sent.
+    """A lost connection cannot be restored, because the broker refuses the login or TLS fails. Nothing was sent.
 
     Another try may succeed, once the credentials, the certificate or the broker's configuration is corrected.
     """
@@ -246,7 +246,7 @@ class AnswerRequiredError(TaskError):
 
 
 class UnansweredError(TaskError):
-    """A question to a person has no answer: a person declined to answer, or the question expired without a default."""
+    """A question to a person has no answer. A person declined to answer, or the question expired without a default."""
 
     kind = "unanswered"
 

@@ -163,7 +163,7 @@ class Settings(Options):
     dashboard_users: str | None = None
     """Path of the JSON file with the users of the dashboard and their roles; `pointsman dashboard-user` writes it."""
     dashboard_plain_http: bool = False
-    """Let users of other machines log in over plain HTTP, although third parties can read the token there."""
+    """Let users of other machines log in over plain HTTP, although others can read the token on the network."""
     batch_rows: Annotated[int, Field(ge=1, le=_MAX_COUNT)] = 10_000
     """Rows of one batch of the dashboard or the gateway."""
     batch_bytes: Annotated[int, Field(ge=1024, le=_MAX_EVENT_BYTES)] = 33_554_432

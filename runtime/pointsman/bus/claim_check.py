@@ -82,7 +82,7 @@ class ObjectName(NamedTuple):
 class ClaimCheckStore:
     """The object store of a namespace. `bound` is the maximum size of an event in bytes.
 
-    `may_lag` returns True if `bus` reads from replicas. A replica may have a message before it has the object.
+    `may_lag` returns True if `bus` reads from replicas. A replica may receive a message before the object.
     """
 
     def __init__(

@@ -60,7 +60,7 @@ _MAX_SHOWN_CHARS = 80  # characters of a refused value that an error message rep
 _LITERAL = r"[^\s.*>\x00-\x1f\x7f\ud800-\udfff]+"
 _SUBJECT = re.compile(rf"{_LITERAL}(?:\.{_LITERAL})*")
 _FILTER = re.compile(rf"(?:(?:{_LITERAL}|\*)(?:\.(?:{_LITERAL}|\*))*(?:\.>)?|>)")
-_CONSUMER = re.compile(r"[A-Za-z0-9_-]{1,255}")  # the server refuses a longer name, because it names a folder
+_CONSUMER = re.compile(r"[A-Za-z0-9_-]{1,255}")  # the server makes a folder of this name, so it refuses longer names
 _NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _UNSAFE_CHARS = re.compile(r"[\r\n\x00\ud800-\udfff]")
 _VISIBLE_BYTES = bytes(range(0x21, 0x7F))  # ASCII without the space and control characters
@@ -154,7 +154,7 @@ def check_size(subject: str, headers: int, body: int, limit: int) -> None:
     """Raise `OversizeEventError` if headers and body exceed `limit`, or the headers exceed the broker's limit."""
     if headers > MAX_HEADER_BYTES:
         raise OversizeEventError(
-            f"the headers of {subject} take {headers} bytes; the broker keeps at most {MAX_HEADER_BYTES}; shorten them"
+            f"the headers of {subject} take {headers} bytes; {MAX_HEADER_BYTES} are accepted; shorten the headers"
         )
     if headers + body > limit:
         raise OversizeEventError(

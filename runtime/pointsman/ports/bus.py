@@ -144,8 +144,8 @@ class Consumer(Protocol):
     def set_rank(self, rank: int) -> None:
         """Set the priority of this process at a consumer that was opened as `ranked`.
 
-        A process receives only messages for which no process of a lower rank has room. Pull requests that are open keep
-        their old rank for some seconds.
+        The broker sends a message to the processes of the lowest rank that have room. Open pull requests have their old
+        rank for some seconds.
 
         Args:
             rank: The rank from 0 to 9; 0 at first.
@@ -486,7 +486,7 @@ class Bus(Protocol):
             headers: The headers.
 
         Returns:
-            False if `target` holds a message already.
+            False if `target` already has a message.
 
         Raises:
             PeerError: the stream of `name` has no schedules.
@@ -555,11 +555,11 @@ class Bus(Protocol):
         Args:
             stream: The stream.
             sequence: The sequence.
-            subject: The subject of the message; wildcards are allowed. A process with permission for some subjects only
-                must name a subject for which the process has permission.
+            subject: The subject of the message; wildcards are allowed. A process that may not read all subjects must
+                name a subject that the process may read.
 
         Returns:
-            The message; None if it was deleted, or has another subject.
+            The message; None if the message was deleted or has another subject.
         """
         ...
 
@@ -577,7 +577,7 @@ class Bus(Protocol):
         ...
 
     def follow(self, stream: StreamKind, subjects: Sequence[str], *, after: int = 0) -> AsyncIterator[StoredMessage]:
-        """Read the messages of subjects, in order, and wait for further ones. Reconnects leave no gap.
+        """Read the messages of subjects, in order, and wait for further messages. Reconnects leave no gap.
 
         Args:
             stream: The stream.

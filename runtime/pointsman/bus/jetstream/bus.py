@@ -256,7 +256,7 @@ class JetStreamBus:
         expect: int | None = None,
         message_id: str | None = None,
     ) -> Coroutine[Any, Any, int]:
-        """Send `body` at once, unless the connection is down or `body` must be stored separately first."""
+        """Send `body` at once, if the connection is up and `body` does not have to be stored separately first."""
         orders = {EXPECTED_SEQUENCE_HEADER: str(expect)} if expect is not None else {}
         if message_id is not None:
             orders[MESSAGE_ID_HEADER] = message_id

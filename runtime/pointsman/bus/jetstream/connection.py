@@ -170,7 +170,7 @@ class NatsConnection:
             await self._broker_restarted.wait()
 
     async def send(self, subject: str, body: bytes = b"", *, reply: str = "", headers: bytes = b"") -> None:
-        """Send a message. If the buffer of a lost connection is full, drop the message: callers detect the loss."""
+        """Send a message. Drop the message if the buffer of a lost connection is full. Callers detect this loss."""
         try:
             self.client.publish_raw(subject, reply, headers, body)
             if self.client.is_full:
@@ -263,10 +263,11 @@ class NatsConnection:
     def _report(self, reason: str, fault: str) -> None:
         server = self._settings.servers
         if not fault:
-            hint = None if self.connected else "the process keeps trying to connect; check it with `pointsman doctor`"
+            doctor = "the process tries again to connect; check the broker with `pointsman doctor`"
+            hint = None if self.connected else doctor
             _log.warning("bus_error", reason=reason, server=server, connected=self.connected, hint=hint)
         elif self._opening is None:  # otherwise the error is raised
-            hint = "the process keeps trying to connect; correct the login or the certificate, here or at the broker"
+            hint = "the process tries again to connect; correct the login or the certificate, here or at the broker"
             _log.error("connection_rejected", reason=reason, server=server, user=self._login, hint=hint)
 
     def _judge(self, fault: str) -> None:

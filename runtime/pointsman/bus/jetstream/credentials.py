@@ -74,21 +74,21 @@ def _load(path: str) -> Credentials:
     text = read_file(_SETTING, path)
     blocks = {name: "".join(content.split()) for name, content in _BLOCK.findall(text)}
     if not blocks and re.fullmatch(r"\s*S[A-Z2-7]{57}\s*", text):
-        raise _misfit(path, "holds a bare seed without a JWT")
+        raise _misfit(path, "has only a seed and no JWT")
     if not blocks:
         raise _misfit(path, "is empty" if not text.strip() else "is not a credentials file")
     for name, what in ((_JWT, "user JWT"), (_SEED, "seed")):
         if not blocks.get(name):
-            raise _misfit(path, f"is without its {what}")
+            raise _misfit(path, f"has no {what}")
     claims = _claims(path, blocks[_JWT])
     try:
         key = NKey.from_seed(blocks[_SEED])
     except ValueError as error:
-        raise _misfit(path, f"holds a seed that {error}") from None
+        raise _misfit(path, f"has a seed that {error}") from None
     if key.kind != "user":
-        raise _misfit(path, "holds a seed that is not a user's")
+        raise _misfit(path, "has a seed that is not the seed of a user")
     if claims.get("sub") != key.public:
-        raise _misfit(path, f"holds the seed of {key.public} and the JWT of {claims.get('sub')}")
+        raise _misfit(path, f"has the seed of {key.public}, but the JWT of {claims.get('sub')}")
     return Credentials(blocks[_JWT], str(claims.get("name") or ""), key)
 
 
@@ -98,9 +98,9 @@ def _claims(path: str, jwt: str) -> dict[str, Any]:
         claims = json.loads(urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
         kind = claims["nats"].get("type") or claims.get("type")
     except (ValueError, LookupError, TypeError, AttributeError):
-        raise _misfit(path, "holds a JWT that cannot be read") from None
+        raise _misfit(path, "has a JWT that cannot be read") from None
     if len(parts) != 3 or kind != "user":
-        raise _misfit(path, f"holds a JWT of the type {kind!r}")
+        raise _misfit(path, f"has a JWT of the type {kind!r}")
     return dict(claims)
 
 

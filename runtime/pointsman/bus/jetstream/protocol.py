@@ -50,7 +50,7 @@ __all__ = [
 
 _Result = TypeVar("_Result")
 PendingCall: TypeAlias = Callable[[], Coroutine[Any, Any, _Result]]
-"""A call that waits for a running operation. A coroutine instead would cause a warning if it is not awaited."""
+"""A call that waits for a running operation. Python would log a warning for a coroutine that is not awaited."""
 
 _SCHEDULER_LINE = f"\r\n{SCHEDULER_HEADER}:".encode()
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -32,7 +32,7 @@ _MAX_WAITING_PULLS = 4096  # pull requests that may wait at one consumer; each p
 # all requested their deadlines within this time.
 _IDLE_CONSUMER_S = 1.0
 _ACK_WAITS_METADATA = "pointsman-ack-waits"  # a key in a consumer's metadata
-_ACK_WAIT_HINT = "the longest is used; set one POINTSMAN_ACK_WAIT for all processes of the consumer and restart them"
+_ACK_WAIT_HINT = "the longest value applies; set the same POINTSMAN_ACK_WAIT for all processes, and restart them"
 _RETRY_PAUSE_S = 0.5  # seconds between two tries to open a consumer
 _ELECTION_S = 5.0  # seconds that a cluster takes to elect the leader of a consumer
 # A pull request that every consumer refuses with status 400, because its heartbeat is as long as the request. If the

@@ -46,7 +46,7 @@ class KeyValueRegistry:
     The broker publishes no marker for an expired card. Markers would need a bucket with rollup, and by rollup each
     announcer could empty the bucket. So this class measures the time to live of each card, and removes expired cards.
 
-    During an outage of the broker, no agent expires. An agent that was live at the begin of the outage counts as live
+    During an outage of the broker, no agent expires. An agent that was live before the outage counts as live
     until one time to live after the end of the outage. Otherwise the first plans after an outage would name agents that
     are missing from the registry.
 

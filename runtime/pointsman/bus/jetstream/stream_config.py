@@ -162,7 +162,7 @@ async def ensure_streams(
 
 
 def _obstacles(info: Mapping[str, Any], settings: Settings, *, clustered: bool) -> Iterator[str]:
-    """Yield the reasons, as far as the account shows them, why these settings cannot create the streams."""
+    """Yield the limits of the account because of which these settings cannot create the streams."""
     if settings.replicas > 1 and not clustered:
         yield f"POINTSMAN_REPLICAS={settings.replicas} needs a cluster of {settings.replicas} servers, not one server"
     limits = info.get("limits") or {}

@@ -111,7 +111,7 @@ class Broker:
         return self._buckets.setdefault(name, Stream())
 
     def separate_stream(self, kind: StreamKind) -> StreamKind:
-        """Return the stream that holds the messages of `kind`."""
+        """Return the stream that stores the messages of `kind`."""
         return "work" if kind == "handoffs" and not self.handoffs_unsynced else kind
 
     def stream_of(self, subject: str) -> StreamKind:
@@ -208,12 +208,12 @@ class Broker:
     # Loss of handoffs at a broker that does not sync them
 
     def sync_handoffs(self) -> None:
-        """Sync the present handoffs and the scheduled handoffs, so that they survive a power cut."""
+        """Sync the present handoffs and the scheduled handoffs, which then survive a power cut."""
         waiting = {name: plan for name, plan in self._schedules.items() if self._is_handoff(plan)}
         self._synced = self.stream("handoffs").copy(), waiting
 
     def sync_consumers(self) -> None:
-        """Sync the positions of the consumers of handoffs, so that they survive a power cut."""
+        """Sync the positions of the consumers of handoffs, which then survive a power cut."""
         end = self.stream("handoffs").end
         self._synced_consumers = {name: (end, durable.unsettled) for name, durable in self._handoff_durables()}
 

@@ -195,7 +195,7 @@ async def _find_stored(
 
 
 async def as_async_generator(messages: AsyncIterator[T]) -> AsyncGenerator[T, None]:
-    """Wrap `messages` so that `aclosing` releases resources of the bus on an early exit."""
+    """Wrap `messages` for `aclosing`, which then releases the resources of the bus on an early exit."""
     try:
         async for stored in messages:
             yield stored

@@ -132,7 +132,7 @@ async def tell_workflow(
             found = await sender.wait(team, bus.follow("log", (newest.subject,)), commit.round)
             if found is not None:
                 return found
-    return TellResult(workflow, team, f"the message is stored; no supervisor of {team} has read it yet")
+    return TellResult(workflow, team, f"the message is stored; no supervisor of {team} has read the message yet")
 
 
 class _Sender:

@@ -135,7 +135,7 @@ def installed_agents() -> dict[str, EntryPoint]:
 
 
 def _resolve(spec: str) -> tuple[Any, str, ModuleType | None]:
-    """Return the value that `spec` names, the name to look up in this value, and the module."""
+    """Return the value that `spec` names, the name of a member of this value, and the module."""
     place, _, name = spec.rpartition(":") if _has_name(spec) else (spec, "", "")
     if place.endswith(".py"):
         module = _from_file(Path(place))

@@ -69,7 +69,7 @@ class AgentLoads:
         return True
 
     def record_decision(self, entries: Iterable[Entry]) -> None:
-        """Count the attempts of a decision before its commit, so that concurrent decisions use the new load.
+        """Count the attempts of a decision before its commit, because concurrent decisions must use the new load.
 
         If the commit is lost, the next refresh corrects the count.
         """

@@ -181,7 +181,7 @@ class CircuitBreaker:
     async def _refresh_gauges(self) -> None:
         """Update the gauge. The shared message does not change when a circuit becomes half-open or an agent stops."""
         while True:
-            with suppress(PeerError):  # keep the old values
+            with suppress(PeerError):  # without an answer, the gauge keeps its old values
                 alive = {card.name for card in await self._bus.registry.cards()}
                 self._stale = self.open_circuits.keys() - alive
                 self._set_gauges(alive)

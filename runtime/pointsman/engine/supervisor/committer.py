@@ -72,7 +72,7 @@ class Committer:
         circuits: The circuits, which record each commit.
         loads: The loads of agents, which record each commit.
         prepare: Encodes the messages that the entries require, while the broker stores the commit.
-        retention: The time for which logs are kept after the end of their workflow.
+        retention: The retention period of logs after the end of their workflow.
     """
 
     def __init__(

@@ -15,7 +15,7 @@ _MAX_AGE = timedelta(hours=1)
 
 
 class EndedWorkflows:
-    """Recently ended workflows, so that late timers need no read of the log.
+    """Recently ended workflows. A late timer of such a workflow needs no read of the log.
 
     An entry is removed after `retention / 2` at the latest. After the log is removed, the same request may begin the
     workflow again, and the inputs of the new workflow must be processed.

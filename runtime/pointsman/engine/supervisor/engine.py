@@ -348,7 +348,7 @@ class SupervisorEngine:
         self._accept_delivery(delivery, turns)
 
     def _accept_delivery(self, delivery: Delivery, turns: asyncio.TaskGroup) -> None:
-        if is_cancellation(delivery.message):  # it replaced a handoff to the team; a control cancels the workflow
+        if is_cancellation(delivery.message):  # acknowledged without effect, because a control cancels the workflow
             turns.create_task(_acknowledge(delivery))
             return
         if self._scheduler.concerns(delivery.message):

@@ -40,7 +40,7 @@ async def publish_queue_gauges(bus: Bus, subjects: Subjects, clock: Clock, team:
     )
     queues = dict(own)
     while True:
-        live = dict(queues)  # while the registry cannot be read, all known queues
+        live = dict(queues)  # while the registry cannot be read, measure all known queues
         with suppress(PeerError):
             live = own | {agent_consumer(subjects, card.name): card.name for card in await bus.registry.cards()}
         queues |= live

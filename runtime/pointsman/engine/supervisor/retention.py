@@ -39,8 +39,8 @@ from pointsman_schemas.threads import Thread
 __all__ = ["RetentionJob", "oldest_message", "retention_of"]
 
 _WORK_RETENTION = timedelta(days=7)
-"""Retention of processed requests, controls, results and work, for which second copies are refused: longer than a long
-weekend."""
+"""Retention of processed requests, controls, results and work. During this time, which is longer than a long weekend,
+second copies are refused."""
 _BODY_RETENTION = timedelta(days=3)
 """Maximum age of a body when a message refers to the body. A body is stored again after a day, its message may be
 scheduled a day later, and one day is a margin."""

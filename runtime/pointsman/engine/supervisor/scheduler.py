@@ -230,7 +230,7 @@ class Scheduler:
             live = sum(is_live(each) for each in await SCHEDULE.read_all(self._bus, filter))
             if live >= most:
                 return (
-                    f"{who} {live} schedules, the most that POINTSMAN_{setting} allows; delete one, or raise the "
+                    f"{who} {live} schedules, the maximum by POINTSMAN_{setting}; delete a schedule, or raise the "
                     "setting of the supervisors"
                 )
         return ""

@@ -104,7 +104,7 @@ async def _foreign_handoff(bus: Bus, target: str, state: State, headers: dict[st
     if is_cancellation(there) and there.at - state.started_at >= -CLOCK_SKEW:
         return None  # another supervisor has abandoned the task after this process read the log
     _log.warning(
-        "handoff_replaced", subject=target, hint="an earlier workflow with this id, whose log was removed, sent it"
+        "handoff_replaced", subject=target, hint="the old handoff is from an earlier workflow whose log was removed"
     )
     headers[RESENT_HEADER] = "true"
     return there

@@ -37,7 +37,7 @@ _CAUSE_PATTERN = re.compile(r"(.+)-(\d+)")
 
 
 async def stream_bounds(bus: Bus) -> Sequence[str]:
-    """Return the bounds because of which streams drop acknowledged messages or refuse new messages.
+    """Return the reached limits of streams, which then drop acknowledged messages or refuse new messages.
 
     Args:
         bus: The bus.

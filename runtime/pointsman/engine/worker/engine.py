@@ -129,7 +129,7 @@ class Worker:
         self._clock = BrokerClock(clock or SystemClock())
         self._own_loop = own_loop
         self._subjects = Subjects(settings.namespace)
-        # An agent for several teams is one copy for each team; the copies share its slots.
+        # If an agent works for several teams, each team has a copy of the agent. The copies share the slots.
         pools: dict[Agent, SlotPool] = {}
         for agent in agents:
             pools.setdefault(_shared_agent(agent), SlotPool(agent.card.concurrency))
