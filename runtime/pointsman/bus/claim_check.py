@@ -98,7 +98,7 @@ class ClaimCheckStore:
     def fits_in_message(self, body: bytes) -> bool:
         """Return True if `body` fits into a message with any headers.
 
-        Most bodies fit. The caller does not have to count the headers of such a body.
+        Most bodies fit. After True, the caller does not have to count the headers.
         """
         return len(body) + MAX_HEADER_BYTES <= min(self._bus.max_payload, self._max_body)
 

@@ -1,7 +1,7 @@
 """Clock anchored to the broker's time at start and advanced monotonically.
 
-A step of this machine's clock does not change the time. If the clocks of two machines differ, the processes on these
-machines still agree on deadlines.
+If this machine's clock is set, the time of the broker clock does not change. If the clocks of two machines differ, the
+processes on these machines still agree on deadlines.
 """
 
 from __future__ import annotations

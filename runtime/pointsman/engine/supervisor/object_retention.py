@@ -1,8 +1,8 @@
 """Retention of the object store: delete large bodies and files to which no message refers any more.
 
-A body is stored again with the messages that refer to the body, but a file is not. So a file stays as long as the log
-of its workflow, or as long as the record of its schedule. The file may be older than the log, because the request may
-wait for a supervisor. A schedule may exist for years.
+Each message with a large body stores the body again if the stored body is old. A file is stored only once, so the file
+stays as long as the log of its workflow, or as long as the record of its schedule. The file may be older than the log,
+because the request may wait for a supervisor. A schedule may exist for years.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Detect streams that lost acknowledged messages, by comparing the streams with each other.
 
-A commit is stored before its handoffs, and a result before the commit that accepts the result. So the newest handoff
-proves its commit, and the newest commit proves its result and the handoff of its result. If a proven message is
-missing, the end of its stream is lost, because a disk failed, the power failed, or the store was restored from an older
-copy. The broker does not report such a loss. If a consumer is ahead of its stream, the broker moves the consumer back.
+A commit is stored before its handoffs. A result is stored before the commit that accepts the result. So the newest
+handoff proves that its commit was stored, and the newest commit proves that its result and the handoff of the result
+were stored. If such a message is missing, its stream has lost its end: a disk failed, the power failed, or the store
+was restored from an older copy. The broker does not report the loss. The broker moves a consumer that is ahead of its
+stream back to the end of the stream.
 
 If all streams were restored from one older copy, the streams agree with each other. Only a process that has newer
 messages in memory can detect this loss, so a running supervisor checks for it. See docs/durability.md.
@@ -43,7 +44,7 @@ async def stream_bounds(bus: Bus) -> Sequence[str]:
         bus: The bus.
 
     Returns:
-        One sentence for each bound.
+        One sentence for each limit.
     """
     kinds: list[StreamKind] = ["requests", "controls", "results", "work", "log"]
     if bus.handoffs_unsynced:

@@ -178,7 +178,7 @@ class Attempt:
             return self.failed_result(ErrorKind.CANCELLED, f"the task is cancelled; {self._interrupted_outcome()}")
         return self.failed_result(
             ErrorKind.TIMEOUT,
-            f"no result within {limit:.1f} s, the shorter time of the task's deadline and the timeout of {self._name}; "
+            f"no result within {limit:.1f} s, the limit by the task's deadline or by the timeout of {self._name}; "
             f"{self._interrupted_outcome()}",
             retryable=True,
         )

@@ -29,7 +29,7 @@ _log = get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Execution(Generic[T]):
-    """Running coroutine. `future` belongs to the loop of the call of `start`; `cancel` cancels the coroutine."""
+    """Running coroutine. `future` belongs to the loop on which `start` was called; `cancel` cancels the coroutine."""
 
     future: asyncio.Future[T]
     cancel: Callable[[], object]
@@ -79,7 +79,7 @@ class InlineExecutor:
 
 
 class ThreadExecutor:
-    """Runs coroutines in a daemon thread, on a loop of the class of the caller's loop, while the context is open."""
+    """Runs coroutines on a loop in a daemon thread while the context is open. The class of the loop is the caller's."""
 
     def __init__(self, block_threshold: float = 0.0) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()

@@ -62,7 +62,7 @@ class FairPuller:
         await asyncio.wait(self._takes.values(), return_when=asyncio.FIRST_COMPLETED)
 
     def _collect(self) -> None:
-        """Add the deliveries that have arrived to the waiting deliveries of their agents."""
+        """Append each delivery that has arrived to `waiting` of its agent."""
         for each in self._turn:
             if (take := self._takes.get(each.name)) is not None and take.done():
                 del self._takes[each.name]
