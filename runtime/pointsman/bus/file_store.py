@@ -1,4 +1,4 @@
-"""Store files in the object store of a namespace, and read files. A file is not in memory, only a piece of the file.
+"""Store files in the object store of a namespace, and read files. Only one piece of a file is in memory at a time.
 
 A file is an object in the form of NATS object stores (ADR-20). The name of the object contains its workflow and the
 SHA-256 of its content. The description is published after the last chunk, so a file with a description is whole. As

@@ -38,7 +38,7 @@ _PING_INTERVAL_S = 2.0  # seconds; after three pings without an answer (4 to 6 s
 
 
 class NatsConnection:
-    """One connection to a NATS server or cluster, over `client`. The broker's monitoring shows its name, `name`.
+    """One connection to a NATS server or cluster, over `client`. `name` is its name in the broker's monitoring.
 
     `on_lost` and all `listeners` are called when the connection is lost, `on_restored` when the connection is restored.
     `on_no_responders` is called with each subject of a request that has no subscriber.

@@ -254,7 +254,7 @@ class StreamReader:
     async def _read_pushed(
         self, stream: str, subject: str, after: int, through: int
     ) -> AsyncGenerator[StoredMessage, None]:
-        """Yield the present messages of a new consumer. Wait for later messages up to a sequence for a short time.
+        """Yield the present messages of a new consumer. Wait at most `_LAG_TIMEOUT_S` for messages up to a sequence.
 
         Args:
             stream: The name of the stream.

@@ -107,7 +107,7 @@ class WorkflowLog:
     async def origin(self, workflow: str) -> tuple[str | None, str]:
         """Return the correlation id and the trace id of the log's newest message.
 
-        The call does not fold the message, which may be impossible.
+        The call reads only the headers, so the body may be unreadable.
         """
         last = await self._bus.last("log", self._subjects.log(self._team, workflow))
         try:

@@ -27,7 +27,7 @@ from pointsman_schemas.events import Handoff
 def test_a_worker_needs_agents_with_names_of_their_own() -> None:
     with pytest.raises(ConfigurationError, match="at least one"):
         Worker(MemoryBus(), [], FAST)
-    with pytest.raises(ConfigurationError, match="rename one"):
+    with pytest.raises(ConfigurationError, match="rename an agent"):
         factory.worker(MemoryBus(), echo("a"), echo("a"))
 
 
