@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from starlette.types import ASGIApp
 
 from pointsman.batches.service import Batches, open_batches
+from pointsman.gateway.a2a.push_store import PUSH_GROUP, PushStore
 from pointsman.gateway.app import make_app
 from pointsman.gateway.context import Context
 from pointsman.gateway.keys import KeyCache, KeyStore
@@ -48,7 +49,8 @@ async def gateway(**settings: Any) -> AsyncIterator[Door]:
         }
         cache = KeyCache(await client.bus.key_value(client.subjects.gateway_bucket))
         await cache.load()
-        context = Context(client, chosen, keys=cache)
+        push = PushStore(await client.bus.key_value(client.subjects.gateway_bucket, PUSH_GROUP))
+        context = Context(client, chosen, keys=cache, push=push)
         batches = await open_batches(client, context.index, chosen)
         app = make_app(context, batches, open=False)
         running = asyncio.create_task(context.run())

@@ -2,7 +2,7 @@
 
 Addresses          endpoint, routes
 Cards              cards
-Requests           handler, messages
+Requests           handler, messages, refusals
 Tasks from the log tasks, reading, parts
 Text of answers    answer_text
 Push notifications push, push_store, push_sender

@@ -16,7 +16,7 @@ from pointsman.gateway.callers import Caller
 from pointsman.gateway.problems import ProblemError, problem_of
 from pointsman.telemetry import get_logger
 
-__all__ = ["Call", "RefusedCallError", "translated", "translated_stream"]
+__all__ = ["Call", "RefusedCallError", "reached_team", "translated", "translated_stream"]
 
 _log = get_logger(__name__)
 
@@ -58,6 +58,21 @@ class Call:
         return call
 
 
+def reached_team(request: Request) -> bool:
+    """Return True if a method of the team was called: the SDK has read the request.
+
+    Args:
+        request: The request.
+    """
+    return getattr(request.state, "reached_team", False)
+
+
+def _mark_as_reached(*args: object) -> None:
+    for each in args:
+        if isinstance(each, ServerCallContext):
+            Call.of(each).request.state.reached_team = True
+
+
 class RefusedCallError(A2AError):
     """A call that the gateway refuses with an HTTP status, because of a limit, a right, or an unavailable broker.
 
@@ -83,6 +98,7 @@ def translated(
     """
 
     async def call(handler: H, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        _mark_as_reached(*args)
         try:
             return await method(handler, *args, **kwargs)
         except A2AError:
@@ -106,6 +122,7 @@ def translated_stream(
     """
 
     async def stream(handler: H, /, *args: P.args, **kwargs: P.kwargs) -> AsyncGenerator[E, None]:
+        _mark_as_reached(*args)
         try:
             async with aclosing(method(handler, *args, **kwargs)) as items:
                 async for item in items:

@@ -11,12 +11,11 @@ from email.utils import format_datetime
 from typing import Any
 
 from a2a.server.context import ServerCallContext
-from a2a.server.request_handlers.response_helpers import agent_card_to_dict, build_error_response
+from a2a.server.request_handlers.response_helpers import agent_card_to_dict
 from a2a.server.routes import create_jsonrpc_routes, create_rest_routes
 from a2a.server.routes.common import ServerCallContextBuilder
 from a2a.utils.constants import A2A_JSON_MEDIA_TYPE
-from a2a.utils.error_handlers import build_rest_error_payload
-from a2a.utils.errors import ContentTypeNotSupportedError, VersionNotSupportedError
+from a2a.utils.errors import VersionNotSupportedError
 from google.protobuf.json_format import MessageToDict
 from pydantic_core import to_json
 from starlette.datastructures import URL
@@ -29,6 +28,7 @@ from pointsman.gateway.a2a.calls import Call
 from pointsman.gateway.a2a.cards import CardMaker
 from pointsman.gateway.a2a.handler import TeamHandler
 from pointsman.gateway.a2a.push_store import PushStore
+from pointsman.gateway.a2a.refusals import checked, refuse_body, refuse_type
 from pointsman.gateway.a2a.signatures import KEY_SET_NAME, CardSigner
 from pointsman.gateway.catalog import is_known_team
 from pointsman.gateway.context import Context
@@ -119,8 +119,10 @@ def _guarded(context: Context, route: Route, *, rpc: bool) -> Route:
     async def serve(request: Request) -> Response:
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if request.method == "POST" and kind not in _JSON_TYPES and (kind or await request.body()):
-            return _unsupported(kind, rpc=rpc)
-        response = await endpoint(request)
+            return refuse_type(kind, rpc=rpc)
+        if (refusal := await refuse_body(request, rpc=rpc)) is not None:
+            return refusal
+        response = await checked(await endpoint(request), request, rpc=rpc)
         if (problem := getattr(request.state, "problem", None)) is not None:
             raise problem
         if response.media_type == A2A_JSON_MEDIA_TYPE and _takes_plain_json(request, kind):
@@ -135,14 +137,6 @@ def _takes_plain_json(request: Request, kind: str) -> bool:
     """Return True if a client accepts or sends `application/json`, and does not accept the media type of A2A."""
     accepted = request.headers.get("accept", "").lower()
     return A2A_JSON_MEDIA_TYPE not in accepted and (_JSON_TYPE in accepted or kind == _JSON_TYPE)
-
-
-def _unsupported(kind: str, *, rpc: bool) -> Response:
-    error = ContentTypeNotSupportedError(f"the body is {kind[:80] or 'of no type'!r}; send application/json")
-    if rpc:
-        return JSONResponse(build_error_response(None, error))
-    payload: dict[str, Any] = build_rest_error_payload(error)
-    return JSONResponse(payload, 415)
 
 
 def _known_team(context: Context, endpoint: Endpoint) -> Endpoint:
