@@ -74,7 +74,7 @@ class ToolTurns:
         try:
             async with asyncio.TaskGroup() as group:
                 running = [group.create_task(self._run_call(call, (turn, place))) for place, call in enumerate(calls)]
-        except ExceptionGroup as failed:  # the first error ends the attempt, so the model reads none
+        except ExceptionGroup as failed:  # the first error ends the attempt; the model reads no error
             raise failed.exceptions[0] from None
         ended = [task.result() for task in running]
         if unasked := [call for end in ended if isinstance(end, AnswerRequiredError) for call in end.questions]:

@@ -406,8 +406,8 @@ class Client:
             return
         if began.request_digest and began.request_digest != digest:
             raise ContractError(
-                f"the request id {request_id!r} is taken: {workflow} began under it with another request; nothing was "
-                f"sent; `pointsman show {workflow}` shows that workflow; give the new request a new id"
+                f"the request id {request_id!r} is taken: a different request with this id started {workflow}; nothing "
+                f"was sent; `pointsman show {workflow}` shows that workflow; give the new request a new id"
             )
 
     async def workflow_from_sequence(self, sequence: int) -> Workflow:

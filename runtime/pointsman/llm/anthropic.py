@@ -1,4 +1,4 @@
-"""Call Anthropic's messages API at any server that has the API. Each call gets one reply, without a retry."""
+"""Call Anthropic's messages API at any server that has the API, without retries and without spans of the SDK."""
 
 from __future__ import annotations
 

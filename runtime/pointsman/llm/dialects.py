@@ -79,7 +79,7 @@ FINISH_REASONS: Final[Mapping[str, Finish]] = {
     "unload": "error",
 }
 """The end of an answer, by the provider's value in lower case. Several compatible servers write `stop` for an answer
-that calls tools. So an answer with calls is always an answer that calls tools."""
+that calls tools. So the calls, and not the value, show that an answer calls tools."""
 
 _FINISH_PATTERNS: Final[tuple[tuple[re.Pattern[str], Finish], ...]] = (
     (re.compile(r"length|max|limit|trunc|token|budget|context|incomplete"), "length"),

@@ -26,7 +26,7 @@ from pointsman_schemas.strict_json import JsonValue
 __all__ = ["MAX_STEPS", "value_problem"]
 
 MAX_STEPS = 300_000
-"""Largest number of keywords that one validation evaluates. They take a few seconds."""
+"""Largest number of keywords that one validation evaluates. This number takes a few seconds."""
 _MAX_PROBLEM_CHARS = 300
 """Longest description of a problem, in characters. A description quotes the value, which may be long."""
 _REFERENCE_STEPS = 10  # a reference takes as long as this number of other keywords

@@ -169,7 +169,7 @@ def _words(text: str) -> list[str]:
 def _order_by_dependencies(
     shares: Mapping[str, list[str]], needs: Mapping[str, tuple[str, ...]], done: Container[str]
 ) -> dict[str, list[str]]:
-    """Return the shares, each after the shares that it needs. A needed agent without a share gets the same parts."""
+    """Return the shares in the order of their needs. A needed agent without a share gets the same parts as its user."""
     ordered: dict[str, list[str]] = {}
 
     def add(agent: str, parts: list[str], waiting: tuple[str, ...]) -> None:
