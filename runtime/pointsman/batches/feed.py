@@ -90,7 +90,7 @@ class BatchFeed:
         return self._client.subjects
 
     async def run(self) -> None:
-        """Feed the batch to its end, or until it is paused.
+        """Feed the batch until the batch ends or is paused.
 
         Raises:
             FeedLostError: Another process feeds the batch.

@@ -49,7 +49,7 @@ class RowProblem(BaseModel):
 
 
 class BatchRecord(BaseModel):
-    """A batch: its rows, its options, and the process that feeds it."""
+    """A batch, with its rows, its options, and the process that feeds the batch."""
 
     model_config = ConfigDict(frozen=True)
 

@@ -273,7 +273,7 @@ class Batches(BatchRunner):
             )
 
     async def _store(self, record: BatchRecord) -> BatchRecord:
-        """Store a new record, unless the same batch exists."""
+        """Store a new record, if the same batch does not exist."""
         while True:
             entry = await self._bucket.get(record.id)
             if (found := parse_record(entry)) is not None:

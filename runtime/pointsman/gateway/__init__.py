@@ -1,4 +1,4 @@
-"""The gateway: teams over HTTP. Importing this package does not need the extra `gateway`; its modules do.
+"""The gateway: teams over HTTP. Only the modules of this package need the extra `gateway`.
 
 Access            callers, keys, oidc, rates, access
 The log           feed, streams, events

@@ -113,7 +113,7 @@ class Access:
             return ""
         if path.startswith(_SIGNED_PATHS):
             scope.setdefault("state", {})["charge"] = self._charge  # the signature names the caller
-            return _SENDERS  # the body of a delivery is read before its sender is known
+            return _SENDERS  # the body of a delivery is read before the sender is known
         caller = await self._caller(headers, scope)
         self._charge(caller)
         scope.setdefault("state", {}).update(caller=caller, charge=partial(self._charge, caller))
@@ -155,7 +155,7 @@ class Access:
         raise ProblemError(
             401,
             "not_authenticated",
-            "the key is unknown, revoked or expired; make one with `pointsman gateway keys create`"
+            "the key is unknown, revoked or expired; make a key with `pointsman gateway keys create`"
             if given
             else "the request has no key; send Authorization: Bearer KEY",
             headers={"www-authenticate": self._challenge(scope)},
@@ -181,7 +181,7 @@ class Access:
             raise ProblemError(
                 403,
                 "unknown_origin",
-                f"the origin {origin[:200]!r} is not allowed; add it to POINTSMAN_GATEWAY_ORIGINS",
+                f"the origin {origin[:200]!r} is not allowed; add the origin to POINTSMAN_GATEWAY_ORIGINS",
             )
 
     def _charge(self, caller: Caller) -> None:

@@ -59,7 +59,7 @@ _OPENAI_NAMES = re.compile(
     r"/(assistants|audio|chat|completions|conversations|embeddings|fine_tuning|images|models|moderations|realtime|"
     r"responses|vector_stores)(/|$)"
 )
-"""Paths of OpenAI's API that the gateway does not serve, and paths of a client whose base URL lacks or repeats /v1."""
+"""Paths of OpenAI's API that the gateway does not serve, and paths that clients with a wrong base URL request."""
 _ROUTERS: Sequence[APIRouter] = (
     workflows.router,
     files.router,
@@ -124,7 +124,7 @@ def make_app(context: Context, batches: Batches, *, hosts: Sequence[str] = (), o
 
 
 def openapi_document() -> dict[str, Any]:
-    """Return the OpenAPI document of the gateway. It does not depend on a namespace or on settings."""
+    """Return the OpenAPI document of the gateway. The document does not depend on a namespace or on settings."""
     return _document()
 
 

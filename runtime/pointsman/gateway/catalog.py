@@ -110,7 +110,7 @@ async def is_known_team(context: Context, team: str) -> bool:
 
 
 async def unserved_warning(context: Context, caller: Caller, team: str) -> str | None:
-    """Return a warning for a caller whose request is stored for a team that may not exist.
+    """Return a warning for a caller if the team of the stored request may not exist.
 
     Args:
         context: The parts of the gateway.
@@ -118,7 +118,7 @@ async def unserved_warning(context: Context, caller: Caller, team: str) -> str |
         team: The team of the request.
 
     Returns:
-        The warning, with the team that may be meant; None for a team with a workflow in the index or a live supervisor.
+        The warning, with a team of a similar name; None for a team with a workflow in the index or a live supervisor.
     """
     if team in context.index.teams:
         return None

@@ -79,7 +79,7 @@ class CloudEvent(BaseModel):
 
     @property
     def input(self) -> str | dict[str, JsonValue]:
-        """The input of the team. Other data than an object or a text become the field `data` of an object."""
+        """The input of the team. Any other data become the field `data` of an object."""
         if self.data_base64 is not None:
             return _input_of_bytes(self.data_base64, self.datacontenttype or "application/octet-stream")
         return _input_of_value(self.data)
@@ -116,9 +116,10 @@ _BODIES = {
     status_code=202,
     summary="Deliver CloudEvents",
     description="Store a CloudEvent as a request to a team. In binary mode, the headers `ce-id`, `ce-source`, "
-    "`ce-type`, `ce-specversion` and those of other attributes describe the body, which has any content type. The same "
-    "id and source are the same workflow. A batch is answered with 200 if every event was accepted. Otherwise, "
-    "`errors` of the problem lists the refused events: deliver these or the whole batch again.",
+    "`ce-type`, `ce-specversion` and the `ce-` headers of other attributes describe the body. The body "
+    "may have any content type. A repeated event with the same id and source is the same workflow. The "
+    "answer to a batch is 200 if every event was accepted. Otherwise, `errors` of the problem lists the "
+    "refused events. Then deliver the refused events or the whole batch again.",
     response_class=Response,
     response_model=None,
     openapi_extra={"requestBody": {"required": True, "content": _BODIES}},

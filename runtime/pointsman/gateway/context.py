@@ -119,7 +119,12 @@ class Context:
             try:
                 await workflow.cancel("the client has disconnected", actor=caller.name)
             except PointsmanError as error:
-                _log.info("gateway_cancel_failed", workflow=workflow.id, error=str(error), hint="the deadline ends it")
+                _log.info(
+                    "gateway_cancel_failed",
+                    workflow=workflow.id,
+                    error=str(error),
+                    hint="the deadline ends the workflow",
+                )
 
         task = asyncio.create_task(cancel())
         self._tasks.add(task)
@@ -292,8 +297,8 @@ class Context:
             The workflow.
 
         Raises:
-            NotFoundError: There is no such workflow, or it belongs to another caller.
-            ProblemError: The workflow was imported, and no process acts on it.
+            NotFoundError: There is no such workflow, or the workflow belongs to another caller.
+            ProblemError: The workflow was imported, so no process acts on the workflow.
         """
         if (row := self.index.find(workflow)) is not None:
             if not (caller.operator or row.caller == caller.name):
@@ -302,9 +307,7 @@ class Context:
                 return self._workflow(workflow, row.team)
         view = await self.view(caller, workflow)
         if view.status == "imported":
-            raise ProblemError(
-                409, "imported_log", f"workflow {workflow} was imported, for reading: no process acts on it"
-            )
+            raise ProblemError(409, "imported_log", f"workflow {workflow} was imported, so it can only be read")
         return self._workflow(workflow, view.team)
 
     async def view(self, caller: Caller, workflow: str) -> WorkflowView:
@@ -318,7 +321,7 @@ class Context:
             The workflow.
 
         Raises:
-            NotFoundError: There is no such workflow, or it belongs to another caller.
+            NotFoundError: There is no such workflow, or the workflow belongs to another caller.
         """
         found = await read_view(self.client, workflow)
         if found is None or not (caller.operator or found.caller == caller.name):

@@ -221,7 +221,7 @@ class WorkflowView(WorkflowItem):
     outcome: OutcomeView | None = Field(default=None, description="The end of the workflow.")
     questions: list[str] = Field(default=[], description="Ids of the questions for which the workflow waits.")
     warning: str | None = Field(
-        default=None, description="For a request that waits for admission: a sign that its team does not exist."
+        default=None, description="For a request that waits for admission: a warning that the team may not exist."
     )
 
 
@@ -255,7 +255,7 @@ class MessageView(BaseModel):
     workflow_id: str = Field(description="The workflow.")
     number: int | None = Field(
         default=None,
-        description="The number of the message in its workflow; null if no supervisor has recorded it yet.",
+        description="The number of the message in its workflow; null if no supervisor has recorded the message yet.",
     )
     next_turn: str | None = Field(
         default=None, description="The workflow of the next turn of the thread, if the message begins the next turn."
@@ -401,7 +401,7 @@ class DeadLetterView(BaseModel):
 
     id: str = Field(description="The id.")
     origin: str = Field(description="The team or agent that could not process the message.")
-    workflow_id: str | None = Field(default=None, description="The workflow, if it is known.")
+    workflow_id: str | None = Field(default=None, description="The workflow, if the workflow is known.")
     task_id: str | None = Field(default=None, description="The task, if there is one.")
     kind: str = Field(description="The kind of error.")
     message: str = Field(description="The error.")

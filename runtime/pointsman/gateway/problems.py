@@ -1,4 +1,4 @@
-"""Refuse a request with an RFC 9457 problem: its type, status, title and detail."""
+"""Refuse a request with an RFC 9457 problem, which has a type, a status, a title and a detail."""
 
 from __future__ import annotations
 

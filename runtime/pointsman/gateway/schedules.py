@@ -36,7 +36,7 @@ OwnerQuery = Annotated[
 
 
 class ScheduleRequest(Body):
-    """The definition of a schedule. It has either `cron` or `at`."""
+    """The definition of a schedule, with either `cron` or `at`."""
 
     name: Token = Field(description="The name, unique among your schedules of the team.")
     team: TeamName = Field(description="The team that is to serve the requests.")

@@ -54,7 +54,7 @@ async def serve(
     await keys.load()
     open_to_local = is_loopback(settings.gateway_host) and not settings.gateway_require_key
     if not open_to_local and not len(keys) and verifier is None:
-        advice = "make one with `pointsman gateway keys create CALLER`, or set POINTSMAN_GATEWAY_OIDC_ISSUER"
+        advice = "make a key with `pointsman gateway keys create CALLER`, or set POINTSMAN_GATEWAY_OIDC_ISSUER"
         if not settings.gateway_require_key:
             raise ConfigurationError(
                 f"the gateway on {settings.gateway_host} demands keys and has no key; {advice}, or use 127.0.0.1"

@@ -1,7 +1,7 @@
 """Manage the endpoints of webhooks, list deliveries, and request new deliveries.
 
 An endpoint of an operator receives the events of all callers. An endpoint of a caller receives the events of the
-caller's own workflows, and no other caller sees it.
+caller's own workflows, and no other caller can see the endpoint.
 """
 
 from __future__ import annotations

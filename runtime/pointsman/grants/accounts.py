@@ -1,9 +1,9 @@
-"""List the subjects between the two accounts of a tenant: the account with the streams, and the edge account.
+"""List the subjects that the two accounts of a tenant import: the account with the streams, and the edge account.
 
-Callers, workers and viewers are in the edge account. The edge account imports subjects on which its roles may publish
-as services, and subjects to which its roles may subscribe as streams. In the account with the streams, the broker
-replaces the reply subject of each request, so an answer can only go to the edge account. Both lists are made from the
-table of rights.
+Callers, workers and viewers are in the edge account. For subjects on which these roles may publish, the edge account
+imports services. For subjects to which these roles may subscribe, the edge account imports streams. In the account with
+the streams, the broker replaces the reply subject of each request, so an answer can only go to the edge account. Both
+lists are made from the table of rights.
 """
 
 from __future__ import annotations

@@ -155,7 +155,7 @@ class GrantFolder:
         """Make a folder with the keys of a tenant and without users.
 
         Args:
-            path: The folder; it may exist without grants.
+            path: The folder. The folder may exist, but without grants.
             account: The name of the account with the streams.
             namespaces: The namespaces of the tenant.
             jwt: Use JWTs; False means users of a server configuration.
@@ -370,7 +370,7 @@ class GrantFolder:
         return user_jwt(signer, record.name, key.public, account=self.content.keys[account], tags=tags)
 
     def _signing_key(self, record: UserRecord) -> NKey:
-        """Return the signing key for the role, namespace and actions of a user; make the key if it is missing."""
+        """Return the signing key for the role, namespace and actions of a user; make a missing key."""
         wanted = {
             "namespace": record.namespace,
             "role": record.role,

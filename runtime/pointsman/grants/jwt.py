@@ -227,7 +227,7 @@ def credentials_text(jwt: str, key: NKey) -> str:
         key: The key of the user.
 
     Returns:
-        The text. Keep it secret.
+        The text. The text is a secret.
     """
     return (
         f"-----BEGIN NATS USER JWT-----\n{jwt}\n------END NATS USER JWT------\n\n"

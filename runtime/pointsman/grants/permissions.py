@@ -51,10 +51,7 @@ TRUSTED_ROLES = frozenset({GrantRole.SUPERVISOR, GrantRole.OPERATOR, GrantRole.P
 """The roles of the account with the streams. The users of the other roles are in the edge account."""
 
 EDGE_DOMAIN = "edge"
-"""The value of POINTSMAN_JETSTREAM_DOMAIN for users of the edge account.
-
-It is a part of the subjects of their JetStream requests.
-"""
+"""The value of POINTSMAN_JETSTREAM_DOMAIN for users of the edge account, a token of their JetStream subjects."""
 
 _WORKFLOWS = ("cancel", "tell", "approve", "reject", "answer", "resume")
 _SCHEDULES = ("schedule", "schedule-others")
@@ -90,7 +87,7 @@ class Grant:
 
     Args:
         role: The role.
-        name: The user, as a token. The name is a part of subjects that contain their publisher.
+        name: The user, as a token. The name is a token of some subjects on which the user publishes.
         teams: The teams; `*` means all teams. For a caller, a gateway, a supervisor and a role with actions.
         agents: The agents of a worker.
         actions: The actions, see `ACTIONS`.
@@ -158,7 +155,7 @@ def inbox_prefix(grant: Grant) -> str:
         grant: The grant.
 
     Returns:
-        The prefix, without the dot at its end.
+        The prefix, without the dot at the end.
     """
     return _inbox(grant.role, grant.name)
 
@@ -401,7 +398,7 @@ class _Table:
             publish += self._manage_webhooks()
         return publish, subscribe
 
-    # Roles of the account that holds the streams
+    # Roles of the account with the streams
 
     def operator(self, actions: Sequence[str]) -> _Rights:
         publish, subscribe = self.observer(actions)

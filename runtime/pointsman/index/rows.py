@@ -34,7 +34,7 @@ _SEARCHED_CHARS = 1_000  # characters of a request that are searched
 SHOWN_CHARS = 200  # characters of a request in the list
 
 _NO_USAGE = Usage()  # immutable, so all rows share this value
-_MAX_SAMPLES = 200  # newest attempts of an agent from which its latencies are computed
+_MAX_SAMPLES = 200  # newest attempts of an agent from which the latencies are computed
 
 
 @dataclass(slots=True)

@@ -7,9 +7,8 @@
 | another machine | without users, the dashboard listens on loopback only |
 | a search for a token | after 10 wrong tokens in a minute, an address must wait |
 | a stolen session | a session ends after 12 hours, or when the token of the user is removed |
-| a reader of the network | over plain HTTP, a login works on loopback only, and the cookie is `Secure` |
-| a script in the text of a model | text is shown as text, and the content security policy allows only scripts of the
-package |
+| a reader of the network | over plain HTTP, a login works only on loopback; over HTTPS, the cookie is `Secure` |
+| a script in the text of a model | text is shown as text, and only scripts of the package may run |
 """
 
 from __future__ import annotations
@@ -141,10 +140,8 @@ class AccessGuard:
         headers = Headers(scope=scope)
         host = headers.get("host", "")
         if not self._hosts.allow(host):
-            return _refuse(403, f"the host {host!r} is not a known host of the dashboard; open the dashboard by its "
-                                f"IP address, or"
-            " start the dashboard with "
-                            "--allow-host NAME")  # fmt: skip
+            known = f"the host {host!r} is not a known host of the dashboard"
+            return _refuse(403, f"{known}; use the IP address, or start the dashboard with --allow-host NAME")
         path, method = scope["path"], scope["method"]
         kind, _, given = headers.get("authorization", "").partition(" ")
         user: User | None = None
@@ -213,7 +210,7 @@ def client_of(request: Request, client: Client) -> Client:
 
 
 def is_plain_http(scope: Scope) -> bool:
-    """Return True if others can read the request, because it uses plain HTTP and its host is not this machine."""
+    """Return True for a request over plain HTTP to another host than this machine, which others can read."""
     return scope["scheme"] != "https" and not is_loopback(host_name(Headers(scope=scope).get("host", "")))
 
 

@@ -1,4 +1,4 @@
-"""Upload, pause, resume and cancel batches, and send their results, by HTTP."""
+"""Upload, pause, resume and cancel batches, and send the results, over HTTP."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class LiveWorkflow:
     Args:
         client: The client.
         workflow: The workflow.
-        team: The team of the workflow; None if it is unknown.
+        team: The team of the workflow; None if the team is unknown.
     """
 
     def __init__(self, client: Client, workflow: str, team: str | None = None) -> None:

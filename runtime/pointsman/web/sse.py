@@ -27,7 +27,9 @@ _MAX_BATCH = 2_000  # messages in one batch
 async def batches(
     messages: AsyncGenerator[T, None], pause: Callable[[], float], quiet: Callable[[], float] = lambda: inf
 ) -> AsyncGenerator[list[T], None]:
-    """Group `messages` in lists. The generator ends when `messages` end, and closes `messages` when it is closed.
+    """Group `messages` in lists.
+
+    When `messages` end, the generator ends. When the generator is closed, `messages` are closed.
 
     Args:
         messages: The messages.

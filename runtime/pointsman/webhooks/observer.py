@@ -1,4 +1,4 @@
-"""Observe through the broker if the webhook services of a namespace run, and if an attempt is late."""
+"""Read from the broker if the webhook services of a namespace run, and if an attempt is late."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class ServiceState(NamedTuple):
     """The state of the webhook services of a namespace.
 
     Attributes:
-        running: True if a service waits for events or deliveries.
+        running: True if a service has asked the broker for events or deliveries.
         waiting: Number of deliveries that no service has received yet.
     """
 

@@ -1,6 +1,6 @@
 """Send one signed delivery over HTTP/1.1, without redirects.
 
-The address must be public, and is checked on connection.
+The IP address must be public, and is checked before the connection is made.
 """
 
 from __future__ import annotations

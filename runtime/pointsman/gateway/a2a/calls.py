@@ -52,7 +52,7 @@ class Call:
         """Return the call of a context.
 
         Args:
-            context: The context, as `routes` has made it.
+            context: A context that `routes` has made.
         """
         call: Call = context.state["call"]
         return call

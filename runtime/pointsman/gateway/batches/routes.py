@@ -193,7 +193,7 @@ async def _parse_body(request: Request, max_bytes: int) -> BatchRequest:
             raise ProblemError(
                 413,
                 "too_large",
-                f"the body has more than {max_bytes} bytes; send the rows as {_LINES}, or upload them",
+                f"the body has more than {max_bytes} bytes; send the rows as {_LINES}, or upload the rows",
                 headers={"connection": "close"},
             )
     try:

@@ -95,7 +95,7 @@ async def store_bytes(store: FileStore, caller: Caller, name: str, media_type: s
         store: The files of the namespace.
         caller: The caller.
         name: The name of the file.
-        media_type: The media type; empty if it is unknown.
+        media_type: The media type; empty if the type is unknown.
         content: The content.
 
     Returns:

@@ -39,8 +39,9 @@ _Params = TypeVar("_Params")
 _Result = TypeVar("_Result")
 
 _INSTRUCTIONS = (
-    "Each tool is a team of agents. A call gives the whole request and returns the answer of the team. A call may take "
-    "minutes: ask for progress notifications, or declare the Tasks extension. The team may put questions to a person."
+    "Each tool is a team of agents. A call sends the whole request and returns the answer of the team. A call may "
+    "take minutes, so ask for progress notifications, or declare the Tasks extension. The team may put questions to a "
+    "person."
 )
 
 

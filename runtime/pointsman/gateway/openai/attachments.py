@@ -1,4 +1,4 @@
-"""Store the files of a conversation, and collect them for a request."""
+"""Store the files of a conversation, and collect the files for a request."""
 
 from __future__ import annotations
 

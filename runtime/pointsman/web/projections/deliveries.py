@@ -16,7 +16,7 @@ from pointsman_schemas.subjects import Subjects
 
 __all__ = ["DeliveryIndex"]
 
-_MAX_ROWS = 10_000  # deliveries in memory, the last changed ones; a row has about 1 kB
+_MAX_ROWS = 10_000  # deliveries in memory; the last changed deliveries remain; a row has about 1 kB
 _MAX_HISTORY = 20_000  # receipts that are read at the start
 _SWEEP_INTERVAL_S = 300.0  # seconds between two checks for expired deliveries; the broker does not report expiry
 

@@ -19,7 +19,7 @@ from pointsman_schemas.subjects import Subjects
 
 __all__ = ["ScheduleIndex"]
 
-_MAX_ROWS = 2_000  # schedules in memory, the last changed ones; a row has about 10 kB with the runs
+_MAX_ROWS = 2_000  # schedules in memory; the last changed schedules remain; a row has about 10 kB with the runs
 _MAX_HISTORY = 100_000  # messages of the log that are read at the start
 _MAX_REQUEST_CHARS = 1_000
 _MAX_FIRES = 3  # next times of each schedule

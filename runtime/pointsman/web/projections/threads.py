@@ -17,7 +17,7 @@ from pointsman_schemas.threads import Thread
 
 __all__ = ["ThreadIndex", "ThreadRow"]
 
-_MAX_ROWS = 5_000  # threads in memory, the last changed ones; a row has about 2 kB
+_MAX_ROWS = 5_000  # threads in memory; the last changed threads remain; a row has about 2 kB
 _MAX_HISTORY = 100_000  # messages of the log that are read at the start
 _SHOWN_CHARS = 200  # characters of a request in the list
 _SEARCHED_CHARS = 1_000  # characters of the newest requests that are searched
