@@ -1,4 +1,4 @@
-"""A missing extra is named with its package, and no other command needs the extra."""
+"""An error names the missing extra and its package. Other commands do not need the extra."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ EXTRAS = {
 
 
 def without(missing: list[str], arguments: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run `pointsman` with `arguments`, without the modules `missing` and without a broker."""
+    """Run `pointsman` with `arguments`, but without the modules `missing` and without a broker."""
     environment = {**os.environ, "POINTSMAN_URL": "nats://127.0.0.1:9", "PATH": ""}
     code = MISSING.format(missing=missing, arguments=arguments)
     return subprocess.run(
@@ -137,7 +137,7 @@ def test_worker_with_a_metrics_port_names_its_extra(tmp_path: Path, monkeypatch:
     (tmp_path / "echo.py").write_text(ECHO)
     monkeypatch.setenv("OTEL_METRICS_EXPORTER", "prometheus")
     monkeypatch.setenv("POINTSMAN_HEALTH_PORT", "0")
-    # An address of no machine: the worker ends before it waits for a broker.
+    # No broker has this address, because the worker must end before it connects.
     monkeypatch.setenv("POINTSMAN_HEALTH_HOST", "192.0.2.1")
 
     ran = without(EXTRAS["prometheus"], ["worker", "echo.py"], tmp_path)

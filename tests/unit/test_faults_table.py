@@ -1,4 +1,4 @@
-"""The page of faults names tests that exist, and each report has a test."""
+"""The page of faults names existing tests, and each report has a test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The modules import each other without a cycle, imports in functions and for type checkers included."""
+"""Imports of modules form no cycle. Imports in functions and for type checkers count, too."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SOURCE_ROOTS = ("schemas", "runtime", "agents")
 
 
 def _sources() -> dict[str, str]:
-    """Return the text of each module of the project by the module's name."""
+    """Return the source of each module of the project by module name."""
     sources = {}
     for folder in _SOURCE_ROOTS:
         for path in (_ROOT / folder).rglob("*.py"):
@@ -24,10 +24,10 @@ def _sources() -> dict[str, str]:
 
 
 def _import_graph(sources: Mapping[str, str]) -> dict[str, set[str]]:
-    """Return for each module the modules that its import statements name, those in functions included.
+    """Return the imported modules of each module, including imports in functions.
 
-    `from a import b` counts as an import of `a.b` if that is a module, and of `a` otherwise. The `__init__` modules
-    that Python runs on the way to a submodule do not count: a package that re-exports its submodules would be a cycle.
+    `from a import b` counts as an import of `a.b` if `a.b` is a module, and of `a` otherwise. `__init__` modules that
+    Python also runs for a submodule do not count, because a package that re-exports its submodules would be a cycle.
     """
     graph: dict[str, set[str]] = {}
     for module, source in sources.items():
@@ -44,7 +44,7 @@ def _import_graph(sources: Mapping[str, str]) -> dict[str, set[str]]:
 
 
 def _find_cycle(sources: Mapping[str, str]) -> str:
-    """Return one cycle as text, importing module first, or an empty string without a cycle."""
+    """Return one cycle as text with the importing module first, or an empty string if there is no cycle."""
     try:
         TopologicalSorter(_import_graph(sources)).prepare()
     except CycleError as error:

@@ -21,9 +21,9 @@ def rules(sentence: str, kind: str = "docstring") -> list[str]:
     return [rule for _, rule, _ in check_text(Text(sentence, 1, kind))]
 
 
-@pytest.mark.timeout(300)  # reads the whole repository, which takes long on a busy machine
+@pytest.mark.timeout(300)  # the test reads the whole repository, which takes long on a busy machine
 def test_no_sentence_breaks_a_rule() -> None:
-    """See `PYTHONPATH=tests python -m support.language PATH`. Justified uses go into `banned_words.txt`."""
+    """`PYTHONPATH=tests python -m support.language PATH` prints findings. `banned_words.txt` lists justified uses."""
     assert [str(finding) for finding in found()] == []
 
 

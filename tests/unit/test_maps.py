@@ -1,4 +1,4 @@
-"""The docstring of each package names all of its modules and folders, so that a reader can start there."""
+"""The docstring of each package names all of its modules and folders, because readers start there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mechanisms of docs/patterns.md that only a whole team shows, over the memory bus."""
+"""Mechanisms of docs/patterns.md that only a whole team can show, on the memory bus."""
 
 from __future__ import annotations
 
@@ -109,5 +109,5 @@ async def test_successful_tasks_cost_one_model_call_each_and_two_more(count: int
     outcome = await run_team(TEAM, [*roles, *members], "Sail?")
 
     assert outcome.status == "completed"
-    assert outcome.usage.calls == count + 2  # a judge and a refiner who live are asked nothing, for nothing went wrong
+    assert outcome.usage.calls == count + 2  # without calls of the live judge and refiner, because nothing failed
     assert [task.usage.calls for task in outcome.tasks] == [1] * (count + 2)

@@ -1,4 +1,4 @@
-"""The table of planted faults is true, and some of them are planted; `make mutants` plants all."""
+"""The table of planted faults is correct. These tests plant some faults, and `make mutants` plants all."""
 
 from __future__ import annotations
 

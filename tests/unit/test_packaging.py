@@ -1,4 +1,4 @@
-"""The installed packages match the repository and install from any index."""
+"""The installed packages match the repository, and can be installed from any index."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _requirements() -> list[str]:
 def test_the_project_asks_for_lower_bounds_and_caps_nats_py_alone() -> None:
     capped = {one for one in _requirements() if re.search(r"===?|~=|<", one.split(";")[0])}
 
-    assert capped == {"nats-py>=2.16,<2.17"}  # private methods of it are overridden
+    assert capped == {"nats-py>=2.16,<2.17"}  # capped, because Pointsman overrides private methods of nats-py
 
 
 def _constraints() -> list[str]:
@@ -41,7 +41,8 @@ def test_constraints_are_exact_versions_with_digests_and_without_addresses() -> 
 
 def test_every_requirement_has_a_constraint() -> None:
     constrained = {line.split("==")[0] for line in _constraints()}
-    optional = _PROJECT["dependency-groups"]["real-model"]  # not installed by `make venv`: it takes half a gigabyte
+    # `make venv` does not install this extra, because it needs half a gigabyte.
+    optional = _PROJECT["dependency-groups"]["real-model"]
     asked = {re.split(r"[\[<>;= ]", one)[0].lower() for one in _requirements() if one not in optional}
 
     assert asked <= constrained, "run `make constraints`"

@@ -1,4 +1,4 @@
-"""The pages of the repository are linked, listed and in one form."""
+"""All pages of the repository are linked and listed, and have the same form."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ STATUSES = {"proposed", "accepted", "superseded", "rejected"}
 
 
 def links_of(page: Path) -> Iterator[tuple[str, str]]:
-    """Yield the path and the heading of each link in `page` that leads to a file of this repository."""
+    """Yield path and heading of each link in `page` to a file of this repository."""
     text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
     for target in re.findall(r"\]\(([^)\s]+)\)", text):
         if not re.match(r"[a-z]+:", target):

@@ -1,4 +1,4 @@
-"""The guide to patterns names every system and mechanism, and tests that exist."""
+"""The guide to patterns names every system and mechanism, and only existing tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`import pointsman` has the public names, is cheap, and means the same in any import order."""
+"""`import pointsman` has the public names, is fast, and has the same result in any import order."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def python(code: str) -> str:
 
 
 def undocumented(file: Path) -> Iterator[str]:
-    """Return the exported functions and classes without a docstring; an agent has a card."""
+    """Return the exported functions and classes without a docstring. Agents are excluded, because they have cards."""
     body = ast.parse(file.read_text()).body
     lists = [each.value for each in body if isinstance(each, ast.Assign) and ast.unparse(each.targets[0]) == "__all__"]
     exported = {name for each in lists for name in ast.literal_eval(each)}
@@ -67,7 +67,7 @@ def test_public_names_are_imported_for_type_checkers_and_loaded_on_use() -> None
 
 
 def test_shipped_agents_and_examples_import_from_pointsman_only() -> None:
-    """The sample libraries search texts with the keyword matching of the offline model."""
+    """Sample libraries may also import the offline model's keyword matching, to search texts."""
     top = Path(__file__).parents[2]
     allowed = {"pointsman", "pointsman.llm.offline.keyword_matching"}
 

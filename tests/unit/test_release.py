@@ -1,4 +1,4 @@
-"""`make release` finds a version that differs and archives that lack or leak files."""
+"""`make release` finds different versions, and archives with missing or forbidden files."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def tree(tmp_path: Path) -> Path:
     for name in ("pyproject.toml", "docker-compose.yml", "CHANGELOG.md"):
         shutil.copy(ROOT / name, tmp_path)
-    changes = tmp_path / "CHANGELOG.md"  # between two releases the section has entries
+    changes = tmp_path / "CHANGELOG.md"  # between two releases, the section has entries
     changes.write_text(re.sub(r"(## Unreleased\n).*?(?=^## )", r"\1\n", changes.read_text(), flags=re.M | re.S))
     return tmp_path
 

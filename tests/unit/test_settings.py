@@ -1,4 +1,4 @@
-"""Settings hide their secrets, and an invalid value is named."""
+"""Settings hide their secrets. The error for an invalid value names the setting."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_misspelled_variable_is_recognized() -> None:
         "POINTSMAN_ACK_WAIT": "3",
         "POINTSMAN_CUSTOMER_SERVICE_DATA": "data",
         "POINTSMAN_FAULT": "worker.received",
-        "POINTSMAN_PORT": "tcp://10.0.0.1:8400",  # Kubernetes sets these for a service of that name
+        "POINTSMAN_PORT": "tcp://10.0.0.1:8400",  # Kubernetes sets these variables for a service with this name
         "ACKWAIT": "3",
     }
 

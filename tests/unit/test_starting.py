@@ -1,8 +1,8 @@
-"""The CPU time of a start, relative to the imports that it cannot do without.
+"""The CPU time of a start, relative to the imports that every start needs.
 
-Imports are nearly all of a start. Each budget is a multiple of a baseline of the same run: the ratio is the same on a
-fast and on a slow machine, and moves by a few per cent on a busy one. Where a test fails, `python -X importtime -m
-pointsman ...` shows which import was added.
+Imports need nearly all the time of a start. Each budget is a multiple of a baseline that is measured in the same run,
+so it is the same for fast and slow machines, and changes by a few per cent on a busy machine. If a test fails,
+`python -X importtime -m pointsman ...` shows the added import.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 MAX_TRIES = 20
-"""Pairs of starts that are measured at most: on a busy machine few of them run undisturbed."""
+"""Largest number of measured pairs of starts, because few starts are undisturbed on a busy machine."""
 
 WORKER_BUDGET = 1.45
 """Measured: 1.3, of which Typer is an eighth. With rich it is 1.6, with the supervisor's engine 1.5."""
@@ -51,7 +51,7 @@ HELP = "from pointsman.__main__ import main; main()"
 
 
 def _cpu_seconds(arguments: Sequence[str]) -> float:
-    """Return the user and system time of a Python process with `arguments`."""
+    """Return the user and system time in seconds of a Python process with `arguments`."""
     command = [sys.executable, "-c", *arguments]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     _, status, usage = os.wait4(process.pid, 0)
@@ -61,9 +61,9 @@ def _cpu_seconds(arguments: Sequence[str]) -> float:
 
 
 def _ratio(arguments: Sequence[str], baseline: str, budget: float) -> float:
-    """Return the least CPU time with `arguments` as a multiple of the least with `baseline`, measured in turn.
+    """Return the smallest CPU time with `arguments` divided by the smallest with `baseline`, measured in turn.
 
-    The measurement ends as soon as the ratio is within `budget`, and after `MAX_TRIES` pairs.
+    The measurement ends when the ratio is within `budget`, or after `MAX_TRIES` pairs.
     """
     least, least_base = math.inf, math.inf
     for _ in range(MAX_TRIES):

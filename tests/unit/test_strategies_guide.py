@@ -1,4 +1,4 @@
-"""The teams of the guide to strategies behave as it states, with agents that only answer."""
+"""The teams in the guide to strategies behave as the guide states, with agents that only answer."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BLOCKS = re.findall(r"^```python\n(.*?)^```$", GUIDE, re.DOTALL | re.MULTILINE)
 
 
 def defined_in(section: str) -> dict[str, Any]:
-    """Return the names that the only block of a section of the guide defines."""
+    """Run the only block of a section of the guide. Return the names that it defines."""
     (text,) = [text for text in re.split(r"^## ", GUIDE, flags=re.MULTILINE) if text.startswith(f"{section}\n")]
     (block,) = [block for block in BLOCKS if block in text]
     defined: dict[str, Any] = {}
@@ -36,7 +36,7 @@ def defined_in(section: str) -> dict[str, Any]:
 
 
 def says(name: str, *answers: Any, heard: list[Handoff] | None = None, **card: Any) -> Agent:
-    """Return an agent that gives its answers in order and repeats the last; an error is raised."""
+    """Return an agent that gives its answers in order and repeats the last one. Answers that are errors are raised."""
     left = list(answers)
 
     @agent(name=name, description=f"Answers as {name}", **card)
@@ -56,7 +56,7 @@ def doing(*names: str) -> list[Agent]:
 
 
 def plan(*agents: str, needs: Mapping[str, str] | None = None, **given: Any) -> dict[str, Any]:
-    """Return a plan with a task for each of `agents`, of the same name; `needs` has the dependencies."""
+    """Return a plan with one task for each agent, with the agent's name. `needs` has the dependencies."""
     tasks = [
         {
             "id": f"by-{name}",
@@ -91,7 +91,7 @@ def synthesizer(heard: list[Handoff] | None = None) -> Agent:
 async def play(
     teams: Team | Sequence[Team], agents: Sequence[Agent], request: str | dict[str, Any] = "Please do"
 ) -> tuple[Outcome, list[str]]:
-    """Return the outcome and the agents in order of their handoffs; the agents of a team follow the team."""
+    """Run a team. Return the outcome and the agents in order of their handoffs. A team precedes its agents."""
     first = teams if isinstance(teams, Team) else teams[0]
     async with running_team(teams, agents) as client:
         workflow = await client.submit(first.name, request)

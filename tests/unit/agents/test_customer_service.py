@@ -1,4 +1,4 @@
-"""The customer-service team with the offline model: different requests get different, right answers."""
+"""The customer-service team with the offline model gives different requests different and correct answers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ ROLES = (planner, classifier, synthesizer)
 
 @pytest.fixture(autouse=True)
 def _fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A back office of its own for each test, and the offline model for all agents."""
+    """Give each test a new back office and all agents the offline model."""
     monkeypatch.setenv("POINTSMAN_CUSTOMER_SERVICE_DATA", str(tmp_path / "data"))
     agents = (*AGENTS.values(), *ROLES)
     for agent in agents:

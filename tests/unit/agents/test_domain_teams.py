@@ -1,4 +1,4 @@
-"""Technical support and market analysis over the in-memory bus, with the offline model."""
+"""The teams for technical support and market analysis on the memory bus, with the offline model."""
 
 from __future__ import annotations
 

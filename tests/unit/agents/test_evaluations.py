@@ -39,7 +39,7 @@ async def test_the_offline_model_passes_the_suite(path: Path, monkeypatch: pytes
     agents = load_agents([target for targets in cast.workers.values() for target in targets])
     for agent in agents:
         if isinstance(agent, LLMAgent):
-            vars(agent).pop("models", None)  # an earlier test may have given it another model
+            vars(agent).pop("models", None)  # an earlier test may have set another model
 
     async with running_team(app.load_teams(suite.target), agents, settings=Settings(shutdown_grace=0.0)) as client:
         report = await evaluate(suite, client)

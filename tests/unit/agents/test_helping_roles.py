@@ -1,4 +1,4 @@
-"""The refiner, the judge and the reviewer at work in a team: on the bus, with the real engines and offline."""
+"""The refiner, the judge and the reviewer work in a team on the memory bus, with the real engines and offline."""
 
 from __future__ import annotations
 

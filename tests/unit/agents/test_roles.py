@@ -82,7 +82,7 @@ async def test_role_is_found_by_name_with_its_own_prompt_and_contract(
 
 
 def _some(takes: type[BaseModel]) -> BaseModel:
-    """Return an input of that type with its required fields."""
+    """Return an input of type `kind` with its required fields."""
     given = {"request": "x", "task_id": "t1", "agent": "a", "intent": "x", "attempts": 2, "error": "x"}
     given["conflicts"] = ["due: a says Monday; b says Friday"]
     return takes.model_validate({field: value for field, value in given.items() if field in takes.model_fields})

@@ -1,4 +1,4 @@
-"""The shipped teams over the in-memory bus, with the offline model: each team shows the purpose of its strategy."""
+"""The shipped teams on the memory bus, with the offline model. Each team shows the purpose of its strategy."""
 
 from __future__ import annotations
 

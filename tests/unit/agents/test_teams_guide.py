@@ -1,4 +1,4 @@
-"""The guide to the shipped teams lists each team with its current content."""
+"""The guide to the shipped teams lists each team with its current members."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The experts, the front desk and the generalist over the in-memory bus, with the offline model."""
+"""The experts, the front desk and the generalist on the memory bus, with the offline model."""
 
 from __future__ import annotations
 

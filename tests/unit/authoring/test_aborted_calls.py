@@ -22,7 +22,7 @@ from pointsman_schemas.events import Budget, ErrorKind, Usage
 from pointsman_schemas.team import Pipeline, RetryPolicy, Stage, Team
 
 SAID = "Good day, dear reader. "
-SAID_TOKENS = 8  # by its letters
+SAID_TOKENS = 8  # estimated from the number of characters
 
 
 def says(request: ModelRequest) -> None:
@@ -41,13 +41,13 @@ def breaks_and_tells(request: ModelRequest) -> ModelReply:
 
 
 class Slow(ScriptedModel):
-    """Begins to answer, and does not end."""
+    """A model that starts an answer and never ends it."""
 
     async def complete(self, request: ModelRequest) -> ModelReply:
         self.requests.append(request)
         says(request)
         await asyncio.Event().wait()
-        raise AssertionError("nothing wakes it")
+        raise AssertionError("the event was set, but nothing sets it")
 
 
 class Kept:
@@ -150,7 +150,7 @@ async def test_answer_without_usage_is_counted_by_estimate(
     await teller(model, tools=[look]).run(context.handoff, context)
 
     first, second = (estimate_input_tokens(request) for request in model.requests)
-    called = SAID_TOKENS + 9  # by the letters of the call's arguments
+    called = SAID_TOKENS + 9  # estimated from the characters of the call's arguments
     assert context.usage == Usage(calls=2, input_tokens=first + second, output_tokens=called + SAID_TOKENS)
     assert kept == [(first + called, None), (second + SAID_TOKENS, None)]
 

@@ -1,4 +1,4 @@
-"""Agents from functions: allowed definitions, inputs and outputs."""
+"""Agents that are defined as functions: allowed definitions, inputs and outputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A factory makes an agent for a need, from tools on its list and within its bounds, and runs it like any other."""
+"""A factory makes an agent for a need from the listed tools and within limits. The agent runs like any other."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def double(number: int) -> int:
 @tool
 async def drop_table(name: str) -> str:
     """Drop a table."""
-    raise AssertionError("no need names this tool")
+    raise AssertionError("the agent must not call this tool, because its need does not name the tool")
 
 
 @tool

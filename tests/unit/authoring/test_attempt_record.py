@@ -1,4 +1,4 @@
-"""The record of an attempt on a memory journal: used approvals and the data for a successor."""
+"""The record of an attempt in a memory journal has used approvals and the data for a successor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The context of an author works in plain tests, in threads and on a loop."""
+"""The context for authors works in plain tests, in threads and on an event loop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A cost limit holds, or the model without a price is not asked, as the worker, doctor and the error say."""
+"""With a cost limit, a model without a price is not called. The worker, doctor and the error report this."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from pointsman_schemas.team import Limits, PlanAndExecute, Team
 
 
 class Named(ScriptedModel):
-    """A scripted model of a provider whose prices are published."""
+    """A scripted model with the name of a provider whose prices are published."""
 
     def __init__(self, provider: str, name: str, *replies: ModelReply) -> None:
         super().__init__(*replies)

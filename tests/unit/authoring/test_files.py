@@ -1,4 +1,4 @@
-"""Files of an attempt are read, streamed, saved and returned, and are given to a model."""
+"""An attempt reads, streams, saves and returns files, and sends files to a model."""
 
 from __future__ import annotations
 

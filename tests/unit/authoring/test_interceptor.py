@@ -1,4 +1,4 @@
-"""Interceptors see each attempt, tool call and model call of a worker, and may change, refuse or answer it."""
+"""Interceptors get each attempt, tool call and model call of a worker, and may change, refuse or answer the call."""
 
 from __future__ import annotations
 
@@ -234,7 +234,7 @@ async def test_a_call_may_be_answered_without_being_made() -> None:
 
     assert await context.call(double, number=1) == 42
     assert await model.run(context.handoff, context) == "from the cache"
-    assert context.usage == Usage()  # no request was sent, so none is counted
+    assert context.usage == Usage()  # no request was sent, so no call is counted
 
 
 async def test_each_request_that_is_sent_is_counted_once() -> None:

@@ -1,4 +1,4 @@
-"""An LLM agent finds, repairs, refuses or truncates the answer of its model."""
+"""An LLM agent finds, repairs, refuses or truncates its model's answer."""
 
 from __future__ import annotations
 

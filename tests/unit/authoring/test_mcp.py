@@ -1,4 +1,4 @@
-"""Tools and answers of an MCP server, with a client in place of the SDK's."""
+"""Tools and answers of an MCP server, with a fake of the SDK's client."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from datetime import date
 from typing import Any
 
 import pytest
-from mcp import MCPError, types  # imported here, as it takes long: not within a test's time
+from mcp import MCPError, types  # imported here, because the import takes seconds
 from mcp.types import CallToolResult, TextContent, ToolAnnotations
 from mcp.types import Tool as Offered
 from support.mcp_server import ADD, FakeMcpServer, serving, source
@@ -28,7 +28,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> FakeMcpServer:
     return serving(monkeypatch)
 
 
-# What it offers
+# Offered tools
 
 
 def test_a_tool_is_offered_as_its_server_says_and_its_user_adds() -> None:
@@ -124,7 +124,7 @@ def test_invalid_server_or_tool_list_names_the_fix(server: Any, given: Any, advi
         mcp_tools(server, **given)
 
 
-# What it is asked
+# Requests
 
 
 @pytest.mark.parametrize(
@@ -188,7 +188,7 @@ async def test_the_start_of_a_server_is_not_a_call_s_time(server: FakeMcpServer)
     assert result.text == "done"
 
 
-# What it answers
+# Answers
 
 
 def answer(*blocks: Any, fields: Any = None, is_error: bool = False) -> CallToolResult:

@@ -1,11 +1,11 @@
-"""The connection to an MCP server: sharing, reconnection and end, with a client in place of the SDK's."""
+"""The connection to an MCP server is shared, reconnected and closed. The tests use a fake of the SDK's client."""
 
 from __future__ import annotations
 
 import asyncio
 
 import pytest
-from mcp import MCPError, types  # imported here, as it takes long: not within a test's time
+from mcp import MCPError, types  # imported here, because the import takes seconds
 from support.mcp_server import FakeMcpClient, FakeMcpServer, serving, source
 
 from pointsman.errors import TaskError
@@ -39,7 +39,7 @@ async def test_concurrent_users_share_one_connection_and_a_closed_one_reopens(
     server: FakeMcpServer,
 ) -> None:
     calc = source(server)
-    await calc.close()  # there is none
+    await calc.close()  # no connection exists yet
 
     offered = await asyncio.gather(*(calc.tools() for _ in range(5)))
     connected = server.connected
@@ -105,7 +105,7 @@ async def test_connection_closed_during_its_start_ends_at_once(server: FakeMcpSe
     while not server.connected:
         await asyncio.sleep(0)
 
-    async with asyncio.timeout(2):  # it has 5 s to leave
+    async with asyncio.timeout(2):  # shorter than the 5 s for an orderly disconnection
         await calc.close()
     with pytest.raises(TaskError, match="the connection to calc was closed before it was ready") as caught:
         await asking

@@ -1,4 +1,4 @@
-"""The model calls of an LLM agent: repetitions, delays and limits of cost."""
+"""Model calls of an LLM agent: retries, delays and cost limits."""
 
 from __future__ import annotations
 

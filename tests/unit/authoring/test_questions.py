@@ -1,4 +1,4 @@
-"""`Context.ask` ends the attempt until a person has answered, and then returns the answer as its type."""
+"""`Context.ask` ends the attempt. After a person has answered, it returns the answer with its type."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The text of an answer is streamed while its model writes it, without the JSON around it, and ends in the answer."""
+"""The text of an answer is streamed while the model writes it, without the surrounding JSON. It equals the answer."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WRITTEN = json.dumps({"answer": ANSWER})
 
 
 def writing(text: str, *, breaks: bool = False) -> ScriptedModel:
-    """Return a model that streams `text` in pieces, at first only a half of it if it `breaks`."""
+    """Return a model that streams `text` in pieces. With `breaks`, the first call streams only half of the text."""
 
     def reply(request: ModelRequest) -> ModelReply:
         assert request.on_text is not None

@@ -1,4 +1,4 @@
-"""The text of a tool's exception is for operators: a model, and through it a caller, gets the type alone."""
+"""Only operators get the text of a tool's exception. A model, and so the caller, gets only the exception's type."""
 
 from __future__ import annotations
 

@@ -124,7 +124,7 @@ async def test_equal_arguments_have_one_key_in_any_order() -> None:
         """Notes a basket."""
         keys.append(context.idempotency_key)
 
-    # 0, 8 and 16 come in the order in which they were put in, as texts do in the order of their process
+    # A set keeps 0, 8 and 16 in the order of insertion, so equal sets differ in order, as sets of texts do by process.
     one = '{"basket": {"fruits": [0, 8, 16], "by_day": {"a": [[0, 8]], "b": []}}, "days": {"x": 1, "y": 2}}'
     same = '{"days": {"y": 2, "x": 1}, "basket": {"by_day": {"b": [], "a": [[8, 0]]}, "fruits": [16, 8, 0]}}'
     other = one.replace("[[0, 8]]", "[[0], [8]]")

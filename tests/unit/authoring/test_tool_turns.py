@@ -1,4 +1,4 @@
-"""The tool loop: each call has its own result, it ends with a reason, and no other agent's tool is in reach."""
+"""In the tool loop each call has its own result. The loop ends with a reason and never runs another agent's tool."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ async def test_excess_parallel_calls_are_reported_and_the_rest_run() -> None:
     )
 
     *ran, (told, is_error) = results_of(model.requests[1])
-    assert ran == [("2", False)] * MAX_PARALLEL_CALLS  # the same call at the same time is not a loop
+    assert ran == [("2", False)] * MAX_PARALLEL_CALLS  # equal calls in one turn are not a loop
     assert (told, is_error) == (
         f"not run: more than {MAX_PARALLEL_CALLS} calls in one turn; repeat this call if you need it",
         True,

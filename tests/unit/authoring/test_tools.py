@@ -1,4 +1,4 @@
-"""A model gets a readable answer to every call, and an author's mistake is reported at once."""
+"""A model gets a readable answer to every call. An author's mistake is reported when the tool is defined."""
 
 from __future__ import annotations
 

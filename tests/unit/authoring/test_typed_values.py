@@ -1,7 +1,7 @@
-"""Values by their declared type: each is written by its type, or the definition is refused with the reason.
+"""A value is serialized by its declared type. If the type cannot be serialized, its definition is refused.
 
-The class of fault: a type whose schema can be published, but whose values fail in every run, for a tool after its side
-effect; and an instance whose current fields are sent unchecked.
+Class of fault: the schema of a type can be published, but its values fail in every run, in a tool even after its side
+effect. Another fault of this class is that the current fields of an instance are sent without a check.
 """
 
 from __future__ import annotations
@@ -334,7 +334,7 @@ def test_an_instance_is_checked_as_it_is_sent(annotation: Any, value: Any) -> No
         OutputType(annotation, "agent a").to_json(value)
 
     assert refused.value.kind == "invalid_output"
-    assert "many" not in str(refused.value)  # never the content
+    assert "many" not in str(refused.value)  # an error never contains the content
 
 
 def test_a_valid_instance_is_sent_as_it_is_without_running_its_parsers_again() -> None:

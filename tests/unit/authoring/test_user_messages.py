@@ -1,4 +1,4 @@
-"""An attempt reads the messages to its workflow, and reads the same ones again if it continues elsewhere."""
+"""An attempt reads the messages to its workflow. If another worker continues it, it reads the same messages."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ async def test_first_call_of_a_model_reads_nothing_from_the_bus() -> None:
 
 
 async def test_model_of_a_continued_attempt_sees_its_messages_at_the_same_turns() -> None:
-    """The worker dies after the second answer. Messages came before the first call, the second call and the crash."""
+    """The worker dies after the second answer. Messages arrive before the first call, the second call and the crash."""
     inbox, journal = Inbox("one"), MemoryJournal()
 
     def say(text: str, number: int) -> Any:

@@ -1,4 +1,4 @@
-"""A stored body exists as long as a message refers to it."""
+"""A body in the object store exists as long as a message refers to it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An observer that raises is logged, and changes nothing for the bus."""
+"""The error of an observer that raises is logged and has no effect on the bus."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pointsman.settings import Settings
 
 
 class Broken:
-    """Raises on every call."""
+    """An observer that raises on every call."""
 
     def on_published(self, subject: str, server: Server | None, seconds: float, error: str | None) -> None:
         raise RuntimeError("the meter is broken")
@@ -30,7 +30,7 @@ class Broken:
 
 
 def watched(monkeypatch: pytest.MonkeyPatch, answer: object) -> JetStreamBus:
-    """A bus whose broker gives this answer to every request."""
+    """Return a bus whose broker gives this answer to every request."""
 
     async def answered() -> WireMessage:
         return WireMessage("_INBOX.1", "", json.dumps(answer).encode())

@@ -1,4 +1,4 @@
-"""The page of the wire contract agrees with the code: each table is read and compared."""
+"""Each table on the page of the wire contract agrees with the code."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def table(first: str) -> list[list[str]]:
 
 
 def named(cell: str) -> list[str]:
-    """Return the code in a cell, in the namespace of the test."""
+    """Return the code in a cell, with the namespace of the test."""
     return [code.replace("{ns}", "acme").replace("{NS}", "ACME") for code in re.findall(r"`([^`]+)`", cell)]
 
 

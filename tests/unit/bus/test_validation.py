@@ -1,4 +1,4 @@
-"""Subjects and filters as NATS understands them, and sizes as the server counts them."""
+"""Subjects and filters are matched as in NATS, and sizes are counted as in the server."""
 
 from __future__ import annotations
 

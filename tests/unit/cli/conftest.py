@@ -1,4 +1,4 @@
-"""The in-memory system behind the commands of these tests."""
+"""Fixtures for commands with a memory broker."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from pointsman.client.client import Client
 
 @pytest.fixture(autouse=True)
 def no_connection_options() -> None:
-    """Forget the options of the command that an earlier test ran: a process runs one command."""
+    """Forget the options of an earlier test's command, because a process normally runs only one command."""
     use_connection_options(None, None)
 
 
 @pytest.fixture
 def client(monkeypatch: pytest.MonkeyPatch) -> Client:
-    """Return a client of an in-memory broker that every command gets."""
+    """Return a client of a memory broker. All commands use this client."""
     found = Client(MemoryBroker("pointsman").connect())
 
     @asynccontextmanager

@@ -1,4 +1,4 @@
-"""Arguments that cannot be right end a command with exit code 2 and one line, before the broker is called."""
+"""Invalid arguments end a command with exit code 2 and one line, before any connection to the broker."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_argument_that_is_not_utf8_is_refused_in_one_line(arguments: list[str]) 
     assert (ran.exit_code, ran.stdout, ran.stderr) == (2, "", f"pointsman: {REFUSED}\n")
 
 
-@pytest.mark.skipif(os.name != "posix", reason="arguments are bytes")
+@pytest.mark.skipif(os.name != "posix", reason="only POSIX has arguments of arbitrary bytes")
 def test_bytes_of_the_shell_that_are_not_utf8_are_refused() -> None:
     command = [os.fsencode(sys.executable), b"-m", b"pointsman", b"cancel", b"wf_1", b"--reason", b"order-\xe9"]
 
@@ -53,7 +53,9 @@ def test_bytes_of_the_shell_that_are_not_utf8_are_refused() -> None:
     assert (ran.returncode, ran.stdout, ran.stderr.decode()) == (2, b"", f"pointsman: {REFUSED}\n")
 
 
-@pytest.mark.skipif(os.name != "posix" or sys.platform == "darwin", reason="names of files are any bytes")
+@pytest.mark.skipif(
+    os.name != "posix" or sys.platform == "darwin", reason="this system has no file names of arbitrary bytes"
+)
 def test_file_may_have_a_name_that_is_not_utf8(tmp_path: Path) -> None:
     file = os.fsencode(tmp_path) + b"/order-\xe9.json"
     Path(os.fsdecode(file)).write_bytes(b"{}")

@@ -20,7 +20,7 @@ from pointsman.cli.render.output import Code, console, exit_code_of, print_json,
 
 NOWHERE = ["--url", "nats://127.0.0.1:1"]
 FULL = Path("/dev/full")
-needs_full = pytest.mark.skipif(not FULL.exists(), reason="no device here that is always full")
+needs_full = pytest.mark.skipif(not FULL.exists(), reason="this system has no device that is always full")
 
 
 SIGNS = f"""
@@ -86,7 +86,7 @@ async def test_closed_pipe_ends_output_quietly(arguments: list[str]) -> None:
     assert (code, err) == (0, "")
 
 
-@pytest.mark.skipif(os.name != "posix", reason="no shell here that closes an output")
+@pytest.mark.skipif(os.name != "posix", reason="this system has no shell that closes an output")
 @pytest.mark.parametrize(("arguments", "expected"), [(["--version"], 0), (["doctor", "--json", *NOWHERE], 1)])
 @pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
 def test_closed_output_is_no_error(closed: str, arguments: list[str], expected: int) -> None:
@@ -166,7 +166,7 @@ def test_rich_ends_no_command_on_its_own(monkeypatch: pytest.MonkeyPatch) -> Non
         def write(self, text: str) -> int:
             raise BrokenPipeError(32, "closed")
 
-    monkeypatch.setattr(os, "dup2", lambda *_: None)  # both would send the test's own output nowhere
+    monkeypatch.setattr(os, "dup2", lambda *_: None)  # both functions would discard the test's own output
     monkeypatch.setattr(os, "open", lambda *_: -1)
 
     assert exit_code_of(lambda: Console(file=Closed()).print("said")) == Code.OK

@@ -52,7 +52,7 @@ def test_help_describes_each_command_in_full(arguments: tuple[str, ...]) -> None
 
 def test_first_sentence_about_each_command_fits_a_terminal_of_80_columns() -> None:
     def too_long(table: Mapping[str, Entry | Group]) -> list[str]:
-        room = 78 - 6 - max(map(len, table))  # as the help lays out names and sentences
+        room = 78 - 6 - max(map(len, table))  # the width of the column for sentences in the help
         found = [each.summary for each in table.values() if len(each.summary.split(". ")[0]) > room]
         return found + [
             each for group in table.values() if isinstance(group, Group) for each in too_long(group.commands)

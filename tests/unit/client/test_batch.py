@@ -1,4 +1,4 @@
-"""Send many requests through the client, with real supervisors and workers on the bus in memory."""
+"""Send many requests through the client, with real supervisors and workers on the memory bus."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DESK = Team(name="desk", strategy=Pipeline(stages=(Stage(agent="clerk"),)), retr
 
 
 class Clerk:
-    """An agent that counts the requests that it works on at a time."""
+    """An agent that counts its concurrent requests."""
 
     def __init__(self) -> None:
         self.served: list[str] = []
@@ -74,7 +74,7 @@ async def test_no_more_workflows_run_at_a_time_than_allowed() -> None:
     ):
         first = await anext(rows)
         assert first.outcome is not None
-        assert len(read) <= 4  # inputs are read when a workflow may start
+        assert len(read) <= 4  # an input is read only when its workflow may start
         left = [row async for row in rows]
 
     assert len(left) == 11

@@ -1,4 +1,4 @@
-"""Requests of a file, and the record of the rows that have ended."""
+"""Read requests from a file, and record the rows that have ended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The client's calls, on the in-memory bus with hand-written logs."""
+"""Calls of the client on the memory bus, with handwritten logs."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def client(bus: MemoryBus) -> Client:
 
 
 class SilentBus(MemoryBus):
-    """Stores messages without an answer, the first `silences` times."""
+    """A bus that stores the first `silences` messages but does not answer."""
 
     def __init__(self, silences: int) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ class SilentBus(MemoryBus):
 
 
 class AbsentBus(MemoryBus):
-    """Answers no read, the first `absences` times."""
+    """A bus that does not answer the first `absences` reads."""
 
     absences = 1
 
@@ -279,7 +279,7 @@ DECIDED = QuestionAnswered(at=at(2), event_id="e", question=TOKEN, verdict="reje
 
 
 async def asking(bus: MemoryBus, expires_at: datetime, *more: Entry) -> None:
-    """Return a workflow with an open plan approval and later entries; the newest commit still waits."""
+    """Return a workflow with an open plan approval and later entries. Its newest commit is not stored yet."""
     question = QuestionAsked(at=at(1), question=TOKEN, about="plan", expires_at=expires_at)
     await store(bus, started(), question, *more, open_questions=(TOKEN,))
     asked = Question(id=TOKEN, workflow_id=WORKFLOW, team=TEAM, about="plan", asked_at=at(1), expires_at=expires_at,

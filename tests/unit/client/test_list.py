@@ -1,4 +1,4 @@
-"""Client.list filters workflows by team, status, time and correlation id."""
+"""`Client.list` filters workflows by team, status, time and correlation id."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WORKFLOWS = {
 
 @pytest.fixture
 async def client() -> Client:
-    """Return a client of five workflows, started one minute after the other, and of a queued request."""
+    """Return a client with five workflows that started one minute apart, and with a queued request."""
     client = Client(MemoryBus())
     for id, (team, seconds, correlation, status) in WORKFLOWS.items():
         entries: list[Any] = [

@@ -1,4 +1,4 @@
-"""A report or a piece of text counts only if its agent and workflow are those of the subject."""
+"""A report or a piece of text counts only if its body and its subject have the same agent and workflow."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def message(kind: str, workflow: str, agent: str, event: Event) -> StoredMessage
     ("workflow", "agent", "counts"), [("wf_1", "writer", True), ("wf_1", "spy", False), ("wf_2", "writer", False)]
 )
 def test_no_worker_speaks_for_another_agent(workflow: str, agent: str, *, counts: bool) -> None:
-    """The broker binds the agent in the subject to the publisher, and nothing in the body."""
+    """The broker checks that a publisher may use the agent in the subject, but does not check the body."""
     of = {"workflow_id": "wf_1", "task_id": "t1", "attempt": 1, "agent": "writer"}
     delta, report = Delta(**of, text="Pay now."), Progress(**of, kind="progress", message="done", started_at=START)
 

@@ -1,4 +1,4 @@
-"""Resume an ended workflow through the client, with real supervisors and workers on the bus in memory."""
+"""Resume an ended workflow through the client, with real supervisors and workers on the memory bus."""
 
 from __future__ import annotations
 
@@ -258,7 +258,7 @@ async def test_dashboard_resumes_a_workflow_and_refuses_one_that_is_done() -> No
 
 
 async def test_result_that_comes_after_the_end_is_kept_where_a_person_looks() -> None:
-    """Publish the result after the deadline of the workflow, as a worker does that had no connection for a while."""
+    """Publish the result after the deadline of the workflow, like a worker that had no connection for some time."""
     stages = Pipeline(stages=(Stage(agent="a"),))
     team = Team(name="crew", strategy=stages, limits=Limits(deadline=0.5), retry=RetryPolicy(attempts=1))
     async with factory.team(team, [synthesizer], settled=True) as client:

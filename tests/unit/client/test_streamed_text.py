@@ -1,4 +1,4 @@
-"""A reader of streamed text gets each piece in order and once, also if it missed pieces or came late."""
+"""A reader of streamed text gets each piece once and in order, even if it missed pieces or started late."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def read(*pieces: Delta) -> list[tuple[int, str]]:
 def test_pieces_are_a_beginning_of_the_text_and_all_of_it_after_a_repetition(
     pieces: list[str], data: st.DataObject
 ) -> None:
-    """Each piece may be missed, and may be repeated with all pieces before it."""
+    """A reader may miss any piece. Later, a repetition may have this piece and all earlier pieces."""
     texts, got, whole = StreamedTexts(), "", ""
     for piece in pieces:
         kind = data.draw(st.sampled_from(["piece", "missed", "whole"]))
@@ -78,7 +78,7 @@ def test_piece_without_a_call_is_passed_on() -> None:
 
 @pytest.mark.parametrize("late", [False, True])
 async def test_text_of_a_running_workflow_ends_in_its_answer(late: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A reader that comes late gets the text so far with the next repetition."""
+    """A late reader gets the earlier text with the next repetition."""
     monkeypatch.setattr("pointsman.engine.worker.progress_publisher._REPEAT_INTERVAL_S", 0.1)
     begun, joined = asyncio.Event(), asyncio.Event()
     words = [f"word{number} " for number in range(12)]

@@ -1,4 +1,4 @@
-"""Operators cancel and replay. A repeated control has one effect."""
+"""Operators cancel and replay. A repeated control has an effect only once."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_only_a_cancel_keeps_a_request_that_it_came_with_from_beginning() -> Non
 
 
 def broken() -> WorkflowDriver:
-    """Return a workflow in which `a` failed for good, its dependents are skipped, and `x` still runs."""
+    """Return a workflow in which `a` has failed, its dependents are skipped, and `x` still runs."""
     story = WorkflowDriver(retry=RetryPolicy(attempts=1)).planned(
         task("a"), task("b", needs=["a"]), task("c", needs=["b"]), task("x"), task("y", needs=["x"])
     )

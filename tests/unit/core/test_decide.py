@@ -1,4 +1,4 @@
-"""Tasks start when their dependencies have succeeded; results count once, by id; failures cascade with their cause."""
+"""Tasks start after their dependencies have succeeded. A result id counts once. Failures cascade with their cause."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files of requests and results: references travel to the tasks and to the outcome, within the limits of the team."""
+"""References to files of requests and results are passed to tasks and to the outcome, within the team's limits."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def test_deciding_a_result_costs_the_same_in_plans_of_200_and_1000_tasks() -> No
 
 
 def test_folding_asks_of_no_entry_which_of_the_classes_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Entries are distinguished by kind: testing twenty model classes in turn would cost more than the fold."""
+    """The fold must look at an entry's kind, because testing twenty classes in turn would cost more than the fold."""
     story = WorkflowDriver().planned(task("t1"), task("join", needs=["t1"]))
     story.complete_task("t1")
     story.complete_task("join")

@@ -1,4 +1,4 @@
-"""A limit ends the work and is named. At the deadline the answer uses the results so far."""
+"""A reached limit ends the work, and the outcome names it. At the deadline the answer uses the existing results."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_an_attempt_at_the_synthesis_always_has_time() -> None:
     assert story.task("synthesis").deadline == story.now + timedelta(seconds=60.5)
 
 
-# What was used
+# Usage
 
 
 @pytest.mark.parametrize(

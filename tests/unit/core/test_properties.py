@@ -16,7 +16,7 @@ from pointsman.core.model.inputs import Input
 from pointsman_schemas.events import Handoff
 from pointsman_schemas.team import Limits, PlanAndExecute
 
-# Derandomized and without a database: the same examples on every machine, so that no run is red by chance.
+# Derandomized and without a database, so every machine runs the same examples and no run fails by chance.
 steady = settings(
     max_examples=80,
     deadline=None,
@@ -46,7 +46,7 @@ def test_any_workflow_ends_once_with_a_consistent_log(seed: int) -> None:
     length = len(story.log)
     for _ in range(5):
         world.step()
-    assert len(story.log) == length, "nothing follows the end"
+    assert len(story.log) == length, "an entry follows the end of the workflow"
 
 
 @steady
@@ -81,7 +81,7 @@ def test_when_everything_succeeds_the_answer_does_not_depend_on_how_results_arri
 
 
 def _output(handoff: Handoff) -> Any:
-    """Return an output that is a function of the task and its input."""
+    """Return an output that depends only on the task and its input."""
     given = {each.task_id: each.output for each in handoff.context}
     return {"answer": str(given)} if handoff.task_id == "synthesis" else {"of": handoff.task_id, "given": given}
 

@@ -1,4 +1,4 @@
-"""Few modules of the core must be opened to follow one message; `make reading-path` prints them."""
+"""A reader must open only a few modules of the core to follow a message. `make reading-path` prints them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A person resumes an ended workflow: open tasks are done again, and a second resume of the same round does nothing."""
+"""A person resumes an ended workflow. Open tasks run again. A second resume of the same round has no effect."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ ONCE = RetryPolicy(attempts=1)
 
 
 def partial(**given: Any) -> WorkflowDriver:
-    """Return a workflow that ended as partial: `a` succeeded, `b` failed, and `c`, which needs `b`, was skipped."""
+    """Return a workflow that ended as partial. `a` succeeded, `b` failed, and `c` was skipped because it needs `b`."""
     story = WorkflowDriver(retry=ONCE, limits=Limits(replans=0, **given)).planned(
         task("a"), task("b"), task("c", needs=["b"])
     )
@@ -79,7 +79,7 @@ def test_resumed_workflow_does_only_its_open_tasks_again() -> None:
 
 
 def test_a_redelivered_result_beside_a_resume_does_not_change_the_order_of_entries() -> None:
-    """A redelivered result leaves no entry, so a replay of the log does not know of the result."""
+    """A redelivered result leaves no entry, so a replay of the log does not get the result."""
     story = WorkflowDriver(retry=ONCE, limits=Limits(replans=0)).planned(task("a"), task("b"))
     story.complete_task("a")
     failed = story.result("b", error=failure())
@@ -377,7 +377,7 @@ def test_events_that_a_limit_left_without_a_reaction_are_reacted_to() -> None:
 
     resume(story)
 
-    assert story.state.reached_limit, "the limit of tasks still has no room"
+    assert story.state.reached_limit, "the limit of tasks must still be reached"
     story.complete_task("synthesis-2", {"answer": "half"})
     assert status(story) == "partial"
 
@@ -399,7 +399,7 @@ def test_views_show_the_round() -> None:
 
 @pytest.mark.parametrize(("delivered", "uncertain"), [(1, False), (2, False), (1, True)])
 def test_refused_resume_waits_where_an_earlier_commit_may_be_on_its_way(delivered: int, uncertain: bool) -> None:
-    """Keep the command, because nothing else would continue a round that is stored after this refusal."""
+    """The command must stay queued, because only it would continue a round that is stored after this refusal."""
     story = partial().wait(86_400 * 30 - 600)
     received = ControlReceived("resume", Control(action="resume"), "ops")
     decision = make_decision(

@@ -1,4 +1,4 @@
-"""Messages to a workflow are recorded once and in bounds, reach every later step, and are never lost at its end."""
+"""Messages to a workflow are recorded once and within limits, reach every later step, and are not lost at its end."""
 
 from __future__ import annotations
 

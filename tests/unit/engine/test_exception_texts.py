@@ -1,4 +1,4 @@
-"""The text of an agent's exception reaches operators, and neither callers nor models."""
+"""Operators get the text of an agent's exception. Callers and models do not get it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A second commit is refused, resent messages are stored once, and log gaps hide nothing."""
+"""A second commit with the same number is refused, resent messages are stored once, and log gaps are tolerated."""
 
 from __future__ import annotations
 
@@ -87,10 +87,10 @@ async def test_card_from_before_a_log_gap_does_not_count_after_it() -> None:
     await stored(bus, first.model_copy(update={"decision_context": named}))
     before = await log.load(WORKFLOW)
     whole = last.model_copy(update={"snapshot": to_snapshot(story.state), "decision_context": None})
-    await stored(bus, whole)  # the messages in between have expired
+    await stored(bus, whole)  # the messages between both commits have expired
 
     after = await log.load(WORKFLOW, before)
 
     assert before.agents == named.agents
     assert after.state == from_snapshot(whole.snapshot)
-    assert after.agents is None  # so the next commit names them
+    assert after.agents is None  # unknown, so the next commit contains the agents again

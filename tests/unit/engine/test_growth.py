@@ -19,7 +19,7 @@ async def test_task_log_size_is_the_same_in_plans_of_200_and_1000_tasks() -> Non
 
 
 async def bytes_for_each_of(width: int) -> float:
-    """Return the log bytes of each of so many parallel tasks, whose results arrive one by one."""
+    """Run `width` parallel tasks whose results arrive one by one. Return the log bytes for each task."""
     tasks = [{"id": f"t{number}", "agent": "alone", "intent": f"Do part {number}"} for number in range(width)]
     async with factory.team(
         Team(name="wide", agents=("alone",)), [planner_of(*tasks), alone, synthesizer], settled=True

@@ -38,7 +38,7 @@ def test_the_caches_that_decide_a_figure_are_empty_when_it_is_taken() -> None:
 
 async def test_four_times_as_many_workflows_leave_no_more_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ended_cache, "_MAX_ENTRIES", 5)
-    monkeypatch.setattr(LogWatch, "run", _forever)  # the messages are removed under the supervisor, which it would see
+    monkeypatch.setattr(LogWatch, "run", _forever)  # the watch would report the removal of messages as a loss
 
     async def end(client: factory.RunningTeam, count: int) -> None:
         for _ in range(count):
@@ -51,7 +51,7 @@ async def test_four_times_as_many_workflows_leave_no_more_behind(monkeypatch: py
         await end(client, 10)
         few = entries_without_messages(client.broker)
         await end(client, 30)
-        # Objects in use are freed after a moment; objects that are kept are not.
+        # Wait, because objects in use are freed after a moment; leaked objects stay.
         await until(lambda: entries_without_messages(client.broker) <= few + _SPARE)
 
 
@@ -65,7 +65,7 @@ def entries_without_messages(broker: MemoryBroker) -> int:
         broker.stream(kind)._message_ids.clear()
     broker._schedules.clear()
     empty_caches()
-    timers = getattr(asyncio.get_running_loop(), "_scheduled", ())  # cancelled ones, too, of which it keeps a hundred
-    # What something is, is its type's to say: SDKs have objects that load a part of theirs when asked for their class.
+    timers = getattr(asyncio.get_running_loop(), "_scheduled", ())  # the loop keeps about a hundred cancelled timers
+    # `type(each)`, not `isinstance`, because lazy objects of SDKs load a module when their `__class__` is read.
     kept = (each for each in gc.get_objects() if issubclass(type(each), dict | list | set | deque | tuple))
     return sum(len(each) for each in kept if each is not timers)

@@ -1,4 +1,4 @@
-"""Two teams have agents of one name: each team's tasks go to its own agent, and a shared queue is named."""
+"""If two teams have agents with the same name, each team's tasks go to its own agent. A shared queue is reported."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def test_digest_differs_by_code_and_not_by_process() -> None:
 
 
 def test_names_one() -> None:
-    """Give a second function of this file a digest."""
+    """This is also a second function of this file, for the test of digests above."""
     assert code_digest(len) == code_digest(len)
 
 
@@ -203,7 +203,7 @@ async def test_each_attempt_records_its_revision_and_a_mixed_queue_is_warned_of_
     assert done.result.revision == first.card.revision
     assert (task.revision, task.children[0].revision) == (first.card.revision, first.card.revision)
     warned = [event for event in lines if event["event"] == "agent_queue_mixed"]
-    assert len(warned) == 2  # by each of the two workers
+    assert len(warned) == 2  # each of the two workers warns
     assert all(f"{first.card.revision} (1)" in event["reason"] for event in warned)
 
 

@@ -1,4 +1,4 @@
-"""Commit, publish, acknowledge, in that order. A successor completes the work of a dead process."""
+"""A process commits, publishes and acknowledges in this order. A successor completes the work of a dead process."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ TASKS: list[dict[str, Any]] = [
 ]
 WORKFLOW = workflow_id_for("sim.request.crew.anonymous", "r1")
 SETTINGS = Settings(namespace="sim", ack_wait=3.0, heartbeat=4.0)
-STEPS = 20_000  # ten times the duration of the slowest
+STEPS = 20_000  # ten times the steps of the slowest test
 
 _Part = Callable[[], Coroutine[Any, Any, None]]
 
@@ -55,7 +55,7 @@ def state_of(broker: MemoryBroker) -> State | None:
 
 
 class Witness:
-    """Records publishes and acks, and reports those that came too early."""
+    """Records publishes and acks, and reports those that are too early."""
 
     def __init__(self, broker: MemoryBroker) -> None:
         self.broker = broker
@@ -129,7 +129,7 @@ def system(bus: Callable[[], MemoryBus], stop: asyncio.Event) -> list[_Part]:
 async def ended(broker: MemoryBroker) -> None:
     while not broker.stream("log").select(SUBJECTS.outcome("crew", WORKFLOW)):
         await asyncio.sleep(0.1)
-    await asyncio.sleep(10)  # each unacknowledged message is delivered again, and settled
+    await asyncio.sleep(10)  # time to redeliver and settle each unacknowledged message
 
 
 async def ask(broker: MemoryBroker) -> None:
@@ -178,7 +178,7 @@ def test_crash_at_any_step_leaves_nothing_undone(point: str, passage: int, monke
         left -= name == point
         if name == point and left == 0:
             alive[name.split(".")[0]].kill()
-            raise asyncio.CancelledError  # nothing is done after it, not even a call that does not wait
+            raise asyncio.CancelledError  # stop here, before any further call
 
     for module in (handoff_processor, committer, outbox_publisher, engine):
         monkeypatch.setattr(module, "fault_point", dies)
@@ -199,7 +199,7 @@ def test_crash_at_any_step_leaves_nothing_undone(point: str, passage: int, monke
         ]
         await asyncio.sleep(1)
         await ask(broker)
-        async with asyncio.timeout(50):  # before the deadline, which would end it in any case
+        async with asyncio.timeout(50):  # less than the workflow's deadline, which would end it in any case
             await over
         stop.set()
         await asyncio.gather(*keeping)
@@ -207,11 +207,11 @@ def test_crash_at_any_step_leaves_nothing_undone(point: str, passage: int, monke
     simulate(main, steps=STEPS)
 
     state = state_of(broker)
-    assert left <= 0  # it did die there
+    assert left <= 0  # the process has reached the point and died
     assert state is not None
     assert state.outcome is not None
     assert (state.outcome.status, state.outcome.gaps) == ("completed", ())
-    assert {task.attempts for task in state.outcome.tasks} == {1}  # nothing had to wait for a deadline
+    assert {task.attempts for task in state.outcome.tasks} == {1}  # no task had to wait for a timeout
     assert len(broker.stream("log").select(SUBJECTS.outcome("crew", WORKFLOW))) == 1
     assert not any(durable.ready or durable.in_flight for durable in broker._durables.values())
 
@@ -225,7 +225,7 @@ def test_workflow_span_is_exported_after_the_death_of_its_supervisor(
     def dies(name: str) -> None:
         if name == "supervisor.emitted" and broker.stream("log").select(SUBJECTS.outcome("crew", WORKFLOW)):
             first.kill()
-            raise asyncio.CancelledError  # as above
+            raise asyncio.CancelledError  # stop here, before any further call
 
     async def main() -> None:
         stop = asyncio.Event()
@@ -239,7 +239,7 @@ def test_workflow_span_is_exported_after_the_death_of_its_supervisor(
             await first.wait()
         assert "invoke_workflow crew" not in {span.name for span in exported.get_finished_spans()}
         second = factory.supervisor(broker.connect(), TEAM, settings=SETTINGS, clock=SimulatedClock())
-        second._record_end(WORKFLOW, SimulatedClock().now())  # as it does when it receives the outcome
+        second._record_end(WORKFLOW, SimulatedClock().now())  # as after the supervisor has received the outcome
         supervising = asyncio.ensure_future(second.run(stop))
         await ended(broker)
         stop.set()

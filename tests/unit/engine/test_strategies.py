@@ -1,4 +1,4 @@
-"""Each strategy over the in-memory bus, with the real engines: from a request to its outcome."""
+"""Each strategy runs on the memory bus with the real engines, from a request to its outcome."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ async def test_nested_teams_share_one_trace() -> None:
     assert isinstance(outcome.answer, dict)
     assert outcome.answer["refunds"] == below.answer
     assert (below.trace_id, below.correlation_id) == (outcome.trace_id, "order-7")
-    assert below.caller == "team:desk"  # a user of the broker named `desk` is another caller
+    assert below.caller == "team:desk"  # different from a user of the broker with the name `desk`
     names = [node.name for node in walk(tree)]
     assert (
         names.index("invoke_agent refunds") < names.index("invoke_workflow refunds") < names.index("invoke_agent two")
@@ -144,7 +144,7 @@ async def test_a_team_that_hands_to_itself_ends_at_its_depth() -> None:
 
 async def test_a_child_cancelled_before_it_began_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     async def lost(*_: object, **__: object) -> int:
-        """A cancelled handoff may still be processed: its supervisor may have died before the cancellation."""
+        """Do nothing, like a supervisor that died before the cancellation. So a worker may process the handoff."""
         return 0
 
     monkeypatch.setattr(MemoryBus, "replace", lost)
@@ -159,7 +159,8 @@ async def test_a_child_cancelled_before_it_began_does_nothing(monkeypatch: pytes
     async with factory.team([DESK, Team(name="other")], [echo("one"), two]) as client:
         assert isinstance(client.bus, MemoryBus)
         broker = client.bus.broker
-        await client.bus.registry.announce(team_card(refunds, datetime.now(UTC), "one"))  # it was there a moment ago
+        # Its supervisor has left, but its card is still there.
+        await client.bus.registry.announce(team_card(refunds, datetime.now(UTC), "one"))
         workflow = await client.submit("desk", "may we?")
         while "refunds" not in {task.task_id for task in await handed(client, workflow.id)}:
             await asyncio.sleep(0.01)

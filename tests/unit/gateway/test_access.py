@@ -1,4 +1,4 @@
-"""One caller leaves room for the others: open requests, running workflows, and work by messages and schedules."""
+"""Limits of open requests, running workflows, messages and schedules keep one caller from blocking others."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ async def test_requests_at_the_same_time_do_not_exceed_the_running_workflows(mon
     submit = Client.submit
 
     async def submit_slowly(self: Client, *args: Any, **options: Any) -> Any:
-        await asyncio.sleep(0.01)  # as a broker on another machine
+        await asyncio.sleep(0.01)  # like a broker on another machine
         return await submit(self, *args, **options)
 
     monkeypatch.setattr(Client, "submit", submit_slowly)
@@ -174,7 +174,7 @@ async def test_receivers_of_one_caller_leave_deliveries_to_others(monkeypatch: p
 
     async def follow(self: PushSender, stored: StoredReceiver) -> None:
         followed.append(stored.receiver.caller)
-        await asyncio.Event().wait()  # the task goes on
+        await asyncio.Event().wait()  # the delivery never ends
 
     monkeypatch.setattr(PushSender, "_deliver", follow)
     async with gateway() as door:

@@ -1,4 +1,4 @@
-"""The text of an event is read in a known charset only."""
+"""The text of an event is decoded only with a known charset."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from support.memory_gateway import gateway
 HEADERS = {"ce-id": "1", "ce-source": "/", "ce-type": "t", "ce-specversion": "1.0"}
 
 
-@pytest.mark.timeout(20)  # the codec punycode takes minutes for this text, and nothing else runs meanwhile
+@pytest.mark.timeout(20)  # the codec punycode would block the gateway for minutes with this text
 @pytest.mark.parametrize("charset", ["punycode", "idna", "unicode_escape", "rot13", "utf-7", "none"])
 async def test_other_codecs_of_python_are_refused(charset: str) -> None:
     text = b"a" * 400_000 + b"-" + b"9a" * 200_000

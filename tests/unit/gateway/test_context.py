@@ -1,4 +1,4 @@
-"""A wait for a new workflow ends with the commit in the feed, and asks the broker only if the feed has a gap."""
+"""A wait for a new workflow ends with a commit in the feed. The broker is asked only if the feed has a gap."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def running_context() -> AsyncIterator[Context]:
 
 async def test_the_end_of_a_new_workflow_is_taken_from_the_feed(monkeypatch: pytest.MonkeyPatch) -> None:
     async def fail(self: Workflow, timeout: float | None = None) -> Outcome:
-        raise AssertionError("the broker was asked")
+        raise AssertionError("the broker was asked although the feed has no gap")
 
     async with running_context() as context:
         monkeypatch.setattr(Workflow, "outcome", fail)

@@ -1,4 +1,4 @@
-"""Events for callers have listed fields only: fields for operators or for the runtime are left out."""
+"""Events for callers have only listed fields. Fields for operators or for the runtime are omitted."""
 
 from __future__ import annotations
 

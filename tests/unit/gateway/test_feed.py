@@ -1,4 +1,4 @@
-"""One follower of the log serves all streams; a stream that is behind reads the log, and a lost log ends it."""
+"""One follower of the log serves all streams. A slow stream reads the log itself, and the loss of the log ends it."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def test_a_stream_that_is_far_behind_gets_every_entry_once(monkeypatch: py
         await store(bus, *entries[:1])
         first = await anext(items)
         await commits(bus, entries[1:])
-        await asyncio.sleep(0.05)  # the feed has handed out all of them: the queue of the stream is full
+        await asyncio.sleep(0.05)  # the feed has sent all events, so the queue of the stream is full
         rest = [item async for item in items]
 
         assert feed.streams == 0
@@ -128,7 +128,7 @@ async def test_text_that_a_slow_stream_missed_arrives_with_the_next_repetition(m
         waiting = asyncio.ensure_future(anext(items))
         await until(lambda: feed.streams == 1)
         await asyncio.sleep(0.01)
-        for number, word in enumerate(words):  # the queue has room for two of them
+        for number, word in enumerate(words):  # the queue has room for two pieces
             await say(word, len("".join(words[:number])))
         got = [await waiting, await anext(items)]
         await say("".join(words), 0)

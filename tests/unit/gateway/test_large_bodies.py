@@ -1,4 +1,4 @@
-"""A body of the allowed size that is full of invalid members does not hold the gateway."""
+"""A body of the allowed size that is full of invalid members does not block the gateway."""
 
 from __future__ import annotations
 
@@ -29,4 +29,4 @@ async def test_the_first_invalid_member_ends_the_validation(path: str) -> None:
         took = perf_counter() - began
 
     assert refused.status in (400, 422)
-    assert took < 3.0, took  # seconds; each took three to a hundred
+    assert took < 3.0, took  # seconds; with the fault, each body took 3 to 100

@@ -1,4 +1,4 @@
-"""The OpenAPI document is the checked-in one, is valid, and describes each part of itself."""
+"""The checked-in OpenAPI document is current and valid, and each of its parts has a description."""
 
 from __future__ import annotations
 

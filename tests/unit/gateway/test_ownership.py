@@ -1,4 +1,4 @@
-"""No path of the gateway shows or changes what belongs to another caller."""
+"""No path of the gateway shows or changes the data of another caller."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BODIES: dict[str, Any] = {
 
 
 async def own_things(door: Door) -> dict[str, str]:
-    """Make one thing of each kind for ada, and return the values of the parameters of paths that name them."""
+    """Create one object of each kind for ada. Return the values of the path parameters that name the objects."""
     file = await door.send("ada", "POST", "/v1/files?name=a.txt", SECRET.encode(), **{"content-type": "text/plain"})
     workflow = await end_turn(door, input=SECRET, files=[file.json["id"]])
     batch = await door.send("ada", "POST", "/v1/batches", {"team": "absent", "inputs": [SECRET]})
@@ -51,11 +51,11 @@ async def own_things(door: Door) -> dict[str, str]:
 
 
 async def attempts(door: Door, things: dict[str, str]) -> dict[str, Answer]:
-    """Send each request of the API that names a thing of ada, as bob."""
+    """Send each request of the API as bob, with the names of ada's objects."""
     found: dict[str, Answer] = {}
     for path, methods in openapi_document()["paths"].items():
         names = re.findall(r"\{(\w+)\}", path)
-        if not names or names in (["team"], ["name"], ["model"]):  # not a thing of a caller
+        if not names or names in (["team"], ["name"], ["model"]):  # not an object of a caller
             continue
         for method in methods:
             body = BODIES.get(path.rpartition("/")[2]) if method == "post" else None

@@ -1,4 +1,4 @@
-"""Keys and JWTs have the form that NATS gives them."""
+"""Keys and JWTs have the formats of NATS."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pointsman.grants.jwt import operator_jwt, permission_claims, read_jwt, user
 from pointsman.grants.permissions import Permissions
 from pointsman.util.nkeys import KeyKind, NKey, is_public_key, verify
 
-# A key of the documentation of NATS.
+# A key from the documentation of NATS.
 SEED = "SUACSSL3UAHUDXKFSNVUZRF5UHPMWZ6BFDTJ7M6USDXIEDNPPQYYYCU3VY"
 PUBLIC = "UDXU4RCSJNZOIQHZNWXHXORDPRTGNJAHAHFRGZNEEJCPQTT2M7NLCNF4"
 

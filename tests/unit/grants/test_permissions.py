@@ -1,4 +1,4 @@
-"""The table of rights has the rights of each role, and no role of the edge account may change a stream."""
+"""Each role has the rights of the table, and no role of the edge account may change a stream."""
 
 from __future__ import annotations
 

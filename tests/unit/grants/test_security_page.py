@@ -1,4 +1,4 @@
-"""docs/security.md shows the rights of the code."""
+"""The rights in docs/security.md are the rights in the code."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PAGE = (Path(__file__).parents[3] / "docs" / "security.md").read_text()
 
 
 def test_table_of_rights_is_that_of_the_code() -> None:
-    """Run `PYTHONPATH=tests python -m support.rights_table` and put its output between the comments."""
+    """To update the table, put the output of `PYTHONPATH=tests python -m support.rights_table` between the comments."""
     _, _, rest = PAGE.partition("held by a test -->\n")
     shown, _, _ = rest.partition("<!-- end of rights -->")
 

@@ -1,4 +1,4 @@
-"""Connections that send no request or do not read their response are cut off, and their number is bounded."""
+"""Connections that send no request or do not read their response are closed. The number of connections is limited."""
 
 from __future__ import annotations
 

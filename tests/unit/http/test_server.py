@@ -8,7 +8,7 @@ from pointsman.http.server import listen
 
 
 def test_a_connection_sends_small_packets_at_once() -> None:
-    """Else the second packet of a response waits for an acknowledgement, which a kept connection delays by 40 ms."""
+    """Otherwise the second packet of a response waits for an acknowledgement, which is delayed by 40 ms."""
     with listen("gateway", "127.0.0.1", 0) as listener, socket.create_connection(listener.getsockname()):
         accepted, _ = listener.accept()
         with accepted:

@@ -1,4 +1,4 @@
-"""The columns above the list cover equal times up to now, and each workflow is in one column."""
+"""The columns above the list cover equal periods up to now. Each workflow is in one column."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The index counts the running workflows and the usage of each caller, and limits refuse further requests."""
+"""The index counts each caller's running workflows and usage. Requests above the limits are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The index follows the log: a row for each of the newest workflows, the same with and without details."""
+"""The index follows the log. It has a row for each of the newest workflows, with or without details."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ async def test_recreated_log_is_read_from_its_start() -> None:
     await store(new, started("wf_9"), workflow="wf_9")
 
     class Restored(MemoryBus):
-        """A bus whose log was replaced during an outage."""
+        """A bus whose log is replaced during an outage."""
 
         here = old
 

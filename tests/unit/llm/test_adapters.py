@@ -1,4 +1,4 @@
-"""Adapters of providers: account, lazy client and omitted fields."""
+"""Adapters of providers: accounts, lazy clients and omitted fields."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ async def test_error_text_of_a_server_without_a_key_is_not_redacted(
 
     with pytest.raises(ModelError, match="500: none of the slots is free"):
         model.reply(Field({"error": error, "choices": []}), ASKED)
-    assert (await model.connect()).api_key == "none", "the SDK wants one"
+    assert (await model.connect()).api_key == "none", "the SDK requires a key, so the adapter must give a placeholder"
     await model.close()
 
 

@@ -1,4 +1,4 @@
-"""Any provider answer becomes a reply or a model error. Usage is counted, limits bind and the chain continues."""
+"""Every provider answer becomes a reply or a model error. Usage counts, limits hold, and the chain continues."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_the_corpus_has_whole_streamed_and_broken_shapes_of_each_server(server: 
 
 
 def as_data(reply: ModelReply) -> dict[str, Any]:
-    """The expected reply of a case of the corpus."""
+    """Return the expected reply of a case in the form of the corpus."""
     return {
         "text": reply.text,
         "calls": [[call.id, call.name, json.loads(call.arguments)] for call in reply.calls],
@@ -100,7 +100,7 @@ def test_a_recorded_shape_is_read_as_it_is_meant(case: Case) -> None:
 
 @pytest.mark.parametrize("dialect", MODELS)
 async def test_the_corpus_is_read_over_a_connection_by_the_real_sdk(dialect: str) -> None:
-    """Serve the same shapes with one client and one server."""
+    """The recorded answers are served over HTTP and read by the SDK."""
     ours = [case for case in CASES if case.dialect == dialect]
     async with FakeProvider(deque(Answer(body=case.sent) for case in ours)) as provider:
         model = MODELS[dialect]("m", api_key="a-key-that-is-long-enough", base_url=provider.openai_url, timeout=5)
@@ -126,7 +126,7 @@ async def test_the_corpus_is_read_over_a_connection_by_the_real_sdk(dialect: str
 
 
 def next_turns(reply: ModelReply) -> tuple[Turn, ...]:
-    """Return the conversation after a reply: tool results, or a question about its answer."""
+    """Return the conversation after a reply, with tool results or with a question about the answer."""
     calls = tuple(
         ToolCall(call.id or f"own_{place}", call.name, call.arguments) for place, call in enumerate(reply.calls)
     )
@@ -158,7 +158,9 @@ def test_opaque_data_that_the_server_does_not_know_any_more_stays_here(case: Cas
 
     for part in case.expected["reply"]["sends_no"]:
         assert part not in json.dumps(body)
-    assert body["include"] == ["reasoning.encrypted_content"], "the next reasoning can go back"
+    assert body["include"] == ["reasoning.encrypted_content"], (
+        "encrypted reasoning must be requested, so that it can be sent back"
+    )
 
 
 def test_thinking_precedes_the_call_it_led_to() -> None:
@@ -295,7 +297,7 @@ VALUES: st.SearchStrategy[Any] = st.recursive(
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """Yield the paths of all parts of a value, its own included."""
+    """Yield the paths of a value and of all its parts."""
     found = [path]
     pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, inner in pairs:
@@ -364,7 +366,7 @@ def test_mutated_reply_is_a_reply_or_a_model_error(found: tuple[Case, Any]) -> N
 
 
 def step_of(reply: ModelReply) -> Step:
-    """Return the reply's state after a journal round trip."""
+    """Return a step with the state of the reply, after a round trip through JSON."""
     step = Step(workflow_id="wf_1", task_id="t1", attempt=1, agent="a", name="answer-1", at=datetime.now(UTC),
                 provider_state=dict(reply.provider_state) if reply.provider_state is not None else None)  # fmt: skip
     return parse(Step, dump(step))

@@ -1,4 +1,4 @@
-"""Each wording of a provider's error has a class: transient or permanent, the delay, and the side at fault."""
+"""Each wording of a provider's error is classified as transient or permanent, with its delay and the side at fault."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Failures of a provider: retryable or not, the pause, the message, and no key in it."""
+"""A failure of a provider is retryable or not, and has a pause and a message. The message contains no key."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The model follows from its name, and the name from the available keys."""
+"""A model is created from its name. Without a name, the available keys select the model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`find_json` reads strict JSON out of prose, in bounded time."""
+"""`find_json` finds strict JSON in prose in bounded time."""
 
 from __future__ import annotations
 

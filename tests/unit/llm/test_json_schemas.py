@@ -1,4 +1,4 @@
-"""A schema is sent in the form that every provider accepts, and an answer by this schema is read correctly."""
+"""A schema is sent in a form that every provider accepts. An answer of this form is read correctly."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_the_root_of_a_schema_is_an_object_with_properties(output: type[BaseMode
     written = answer if wrapped is None else wrapped
     Draft202012Validator(sent).validate(written)
     assert unwrapped(schema, written) == answer
-    assert object_schema(sent) == sent, "once is enough"
+    assert object_schema(sent) == sent, "a second conversion must not change the schema"
 
 
 @pytest.mark.parametrize(("output", "answer", "wrapped"), CASES)

@@ -1,4 +1,4 @@
-"""The text of a field is passed on while its object is written, whatever the pieces are."""
+"""The text of a field is forwarded while its object is written, for every split into pieces."""
 
 from __future__ import annotations
 

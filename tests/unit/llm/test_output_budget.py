@@ -1,4 +1,4 @@
-"""A call of a model takes no more than is left of its attempt's allowance, as far as its input can be estimated."""
+"""A model call does not use more than the rest of its attempt's budget, as far as its input can be estimated."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MILLION = 1_000_000
 
 
 class Priced:
-    """A model with inputs of up to `short` times the estimate, and answers of up to the limit; some calls fail."""
+    """A model with inputs of up to `short` times the estimate and answers of up to the limit. Some calls fail."""
 
     provider, account = "scripted", ""
 
@@ -56,7 +56,7 @@ class Priced:
 
 
 class Wordy(Priced):
-    """A model whose answer never ends."""
+    """A model whose answer always reaches the limit."""
 
     async def complete(self, request: ModelRequest) -> ModelReply:
         self.asked.append(request)
@@ -80,7 +80,7 @@ def calls(*models: Model, tokens: int | None = None) -> ModelCalls:
 
 
 async def ask(asking: ModelCalls, state: AttemptState) -> None:
-    """Call as often as the budget allows."""
+    """Call the model until the budget allows no further call."""
     for _ in range(60):
         try:
             await asking.complete(REQUEST, state)
@@ -205,7 +205,7 @@ async def test_overspend_is_bounded_by_the_estimation_error() -> None:
 
 
 class Told:
-    """Limits that allow everything, and record each request."""
+    """Limits that allow everything and record each request."""
 
     def __init__(self) -> None:
         self.asked: list[int] = []

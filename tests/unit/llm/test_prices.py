@@ -1,4 +1,4 @@
-"""Prices of model calls, from the table of the SDK or from one's own."""
+"""Prices of model calls come from the SDK's table or from the user's table."""
 
 from __future__ import annotations
 

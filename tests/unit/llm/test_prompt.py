@@ -1,4 +1,4 @@
-"""A task is written into sections of a prompt and read back from them."""
+"""A task is written into the sections of a prompt and parsed from these sections."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Adapters parse replies in the provider's form: text, calls, data, finish reason or error."""
+"""Adapters parse replies in the provider's format into text, calls, data, a finish reason or an error."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def asking(**more: Any) -> ModelRequest:
 
 
 def chat(body: Mapping[str, Any], **more: Any) -> ModelReply:
-    """`body` has the fields of the only choice, `message` among them, and of the completion."""
+    """Return a chat completion. `body` has fields of its only choice, such as `message`, and of the completion."""
     choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": None}, **body}
     whole = {"id": "c1", "model": "m-1", "choices": [choice], "usage": None, **body}
     return OpenAIModel("m", api_key=KEY).reply(Field(whole), asking(**more))
@@ -222,11 +222,11 @@ def test_invalid_reply_is_a_retryable_error(read: Any, body: dict[str, Any], wor
 @pytest.mark.parametrize(
     ("arguments", "tokens", "cut"),
     [
-        ('{"city": "Os', 100, True),  # the requested tokens are used up
+        ('{"city": "Os', 100, True),  # the answer used all requested tokens
         ("city: Oslo", 100, True),
-        ('{"city": "Os', 40, True),  # the server stopped at a limit of its own
-        ('{"city": "Os', 0, True),  # the server does not count
-        ("city: Oslo", 40, False),  # the model can correct this
+        ('{"city": "Os', 40, True),  # the server stopped at its own limit
+        ('{"city": "Os', 0, True),  # the server does not count tokens
+        ("city: Oslo", 40, False),  # invalid, but not cut off: the model can correct this
         ('{"city": "Oslo"}', 100, False),
     ],
 )

@@ -31,7 +31,7 @@ def part(index: Any, name: str | None, arguments: Any, id: Any = None, **more: A
 
 
 def calling(*parts: dict[str, Any]) -> tuple[ToolCall, ...]:
-    """Return the calls of a streamed answer with these pieces, one a chunk."""
+    """Return the calls of a streamed answer with one of these pieces in each chunk."""
     return streamed(*(delta(tool_calls=[each]) for each in parts), delta("tool_calls")).calls
 
 
@@ -80,11 +80,11 @@ WEATHER_IN_OSLO, WEATHER_IN_ROME = ToolCall("t1", "weather", OSLO), ToolCall("t2
 @pytest.mark.parametrize(
     ("parts", "calls"),
     [
-        # the name in each piece, whole
+        # each piece has the whole name
         ([part(0, "weather", '{"city":', "t1"), part(0, "weather", ' "Oslo"}', "t1")], (WEATHER_IN_OSLO,)),
         ([part(0, "weather", '{"city":', "t1"), part(0, "weather", ' "Oslo"}')], (WEATHER_IN_OSLO,)),
         ([part(0, "weather", OSLO, "t1"), part(0, "weather", "", "t1")], (WEATHER_IN_OSLO,)),
-        # the name longer in each piece
+        # each piece has a longer part of the name
         ([part(0, "wea", None, "t1"), part(0, "weather", OSLO, "t1")], (WEATHER_IN_OSLO,)),
         # no index
         ([part(None, "weather", OSLO, "t1"), part(None, "weather", ROME, "t2")], (WEATHER_IN_OSLO, WEATHER_IN_ROME)),
@@ -96,19 +96,19 @@ WEATHER_IN_OSLO, WEATHER_IN_ROME = ToolCall("t1", "weather", OSLO), ToolCall("t2
         ([part(0, "weather", OSLO), part(0, "weather", ROME)],
          (ToolCall("", "weather", OSLO), ToolCall("", "weather", ROME))),
         ([part(0, "weather", ""), part(0, "sun", "")], (ToolCall("", "weather", "{}"), ToolCall("", "sun", "{}"))),
-        # the index as text, or from another number
+        # the index is a text, or starts with another number
         ([part("1", "weather", OSLO, "t1"), part("2", "weather", ROME, "t2")], (WEATHER_IN_OSLO, WEATHER_IN_ROME)),
         ([part(1.0, "weather", '{"city":', "t1"), part(1, None, ' "Oslo"}')], (WEATHER_IN_OSLO,)),
-        # no type, another type, ids as numbers or empty
+        # no type, another type, ids that are numbers or empty
         ([part(0, "weather", OSLO, 7)], (ToolCall("7", "weather", OSLO),)),
         ([part(0, "weather", OSLO, "")], (ToolCall("", "weather", OSLO),)),
         ([part(0, "weather", OSLO, "t1", type="function")], (WEATHER_IN_OSLO,)),
-        # arguments as an object, behind an empty one, twice, or longer in each piece
+        # arguments as an object, after an empty object, twice, or longer in each piece
         ([part(0, "weather", {"city": "Oslo"}, "t1")], (WEATHER_IN_OSLO,)),
         ([part(0, "weather", "{}", "t1"), part(0, None, '{"city":'), part(0, None, ' "Oslo"}')], (WEATHER_IN_OSLO,)),
         ([part(0, "weather", OSLO, "t1"), part(0, None, OSLO, "t1")], (WEATHER_IN_OSLO,)),
         ([part(0, "weather", '{"city"', "t1"), part(0, None, OSLO)], (WEATHER_IN_OSLO,)),
-        # without a function around it
+        # fields that are not nested in `function`
         ([{"index": 0, "id": "t1", "name": "weather", "arguments": OSLO}], (WEATHER_IN_OSLO,)),
     ],
 )  # fmt: skip
@@ -236,7 +236,9 @@ def test_streamed_response_equals_its_last_event(end: str) -> None:
 
     assert told == ["", "so", ""]
     assert stream.whole().get("id").value == "resp_1"
-    assert stream.whole().get("output").value == [{"type": "message", "content": "so"}], "a server that leaves it out"
+    assert stream.whole().get("output").value == [{"type": "message", "content": "so"}], (
+        "output must be built from the pieces if a server omits it at the end"
+    )
 
 
 def test_a_streamed_response_without_an_end_is_none() -> None:

@@ -1,4 +1,4 @@
-"""A misspelled option is refused where an author writes it, and an unknown field ignored where it is read."""
+"""A misspelled option of an author is refused. An unknown field of a received message is ignored."""
 
 from __future__ import annotations
 

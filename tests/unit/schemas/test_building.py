@@ -1,4 +1,4 @@
-"""A process uses a few of the contract's models, and builds the validators of those alone, when it first uses them."""
+"""A process builds the validator of a model only when it first uses the model, because it needs only a few models."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_to_import_the_contract_builds_next_to_none_of_it() -> None:
     assert (
         said("print(*sorted(built()))")
         == "Check DailyLimits Limits PlanAndExecute PlanUsage RetryPolicy ThreadPolicy Usage"
-    )  # the types of default values
+    )  # including the types of default values
 
 
 def test_reading_an_event_builds_that_one_and_not_each_of_its_parts() -> None:
@@ -45,7 +45,7 @@ def test_reading_an_event_builds_that_one_and_not_each_of_its_parts() -> None:
 
 
 def test_model_that_several_threads_use_first_is_whole_in_each() -> None:
-    """pydantic builds it under a lock from 2.14 on."""
+    """From version 2.14 on, pydantic builds a model under a lock."""
     failed: list[BaseException] = []
 
     def use(model: Any, start: threading.Barrier) -> None:

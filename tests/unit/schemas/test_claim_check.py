@@ -1,4 +1,4 @@
-"""A claim is sent as one header value, and only a valid claim is read as a claim."""
+"""A claim is sent as one header value. Only a valid claim is read as a claim."""
 
 from __future__ import annotations
 

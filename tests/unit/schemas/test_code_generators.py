@@ -1,4 +1,4 @@
-"""A code generator of another project makes models of the schemas, and the models read messages of this project."""
+"""A code generator of another project makes models from the schemas. These models read the messages."""
 
 from __future__ import annotations
 
@@ -75,7 +75,8 @@ def test_generated_models_refuse_what_the_schemas_refuse(wire: ModuleType) -> No
             wire.OutcomePayload.model_validate({**outcome, **wrong})
 
 
-@pytest.mark.filterwarnings("ignore:format of 'base64' not understood")  # the models have texts there
+# The generated models have plain texts for base64.
+@pytest.mark.filterwarnings("ignore:format of 'base64' not understood")
 def test_generated_models_of_the_http_api_read_its_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
     api = generated(ROOT / "docs/openapi.json", InputFileType.OpenAPI, tmp_path / "generated_api.py")

@@ -1,4 +1,4 @@
-"""Events round trip over the bus, and readers accept newer events."""
+"""Events are unchanged after a round trip over the bus. Readers accept newer events."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Paths and conditions are evaluated, and invalid ones are refused when a plan is defined."""
+"""Paths and conditions are evaluated. Invalid expressions are refused when a plan is defined."""
 
 from __future__ import annotations
 

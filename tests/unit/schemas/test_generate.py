@@ -1,4 +1,4 @@
-"""The files in schemas/json equal the models, and serialized models match them."""
+"""The files in schemas/json agree with the models, and serialized models match the files."""
 
 from __future__ import annotations
 

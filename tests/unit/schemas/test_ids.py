@@ -1,4 +1,4 @@
-"""Ids: characters that a subject allows, and derived ids."""
+"""Ids contain only characters that a subject allows. Derived ids are stable."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The check of JSON Schemas agrees with the meta-schema of draft 2020-12."""
+"""The check of a JSON Schema agrees with the meta-schema of draft 2020-12."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Limits, budgets and deadlines are numbers that a workflow can use."""
+"""Limits, budgets and deadlines accept only numbers that a workflow can use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model that a schema constrains token by token can only choose existing names, and can only write bounded texts."""
+"""If a schema constrains a model token by token, the model can only use existing names and bounded texts."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ INPUTS: dict[str, tuple[type[BaseModel], BaseModel]] = {
 
 
 def written(schema: JsonValue, root: dict[str, Any], chance: Random) -> Any:
-    """A value as a model would write it that the schema constrains and nothing else."""
+    """Return a random value of a model that only the schema constrains."""
     assert isinstance(schema, dict)
     found: dict[str, Any] = dict(schema)
     if "$ref" in found:
@@ -105,7 +105,7 @@ def test_all_that_a_schema_allows_is_an_answer_of_its_role(name: str, seed: int)
 
     Draft202012Validator(schema).validate(value)
     if name == "review" and not value["reason"].strip():
-        return  # a reason of white space alone is all that a schema cannot refuse
+        return  # the schema cannot refuse a reason that is only white space
     output.model_validate(value)
 
 
@@ -118,7 +118,7 @@ BEYOND_A_SCHEMA = (
     "no tasks",
     "has an empty intent",
 )
-"""What no schema can say: that ids differ, that dependencies are of this plan and make no circle, that tasks differ."""
+"""Rules that a schema cannot express: ids and tasks differ; dependencies are in the plan and form no cycle."""
 
 
 @pytest.mark.parametrize("name", ["plan", "adaptive", "one agent"])
@@ -159,8 +159,12 @@ def test_a_plan_with_another_agent_skill_id_or_field_is_outside_of_its_schema() 
     )  # fmt: skip
     for change in changes:
         assert invalid(schema, {"tasks": [{**task, **change}]}), change
-    assert invalid(schema, {"tasks": [{**task, "id": f"t{n}"} for n in range(8, 12)]}), "more than max_tasks"
-    assert invalid(schema, {"tasks": [{**task, "agent": "billing", "input": {"kind": "refund"}}]}), "its input schema"
+    assert invalid(schema, {"tasks": [{**task, "id": f"t{n}"} for n in range(8, 12)]}), (
+        "more than max_tasks must be refused"
+    )
+    assert invalid(schema, {"tasks": [{**task, "agent": "billing", "input": {"kind": "refund"}}]}), (
+        "an input must match the agent's schema"
+    )
     assert not invalid(schema, {"tasks": [{**task, "agent": "billing", "input": {"order": "A-1"}}]})
 
 
@@ -198,7 +202,7 @@ def test_a_ruling_is_on_a_contradiction_there_is_and_a_last_review_asks_for_no_m
 
 
 def unbounded(schema: Any, path: str = "") -> Iterator[str]:
-    """Places where a text, a list or the fields of an object have no end. An author's schema is not changed."""
+    """Yield places of unbounded texts, lists and objects. An author's schema may have such places."""
     if isinstance(schema, list):
         for place, each in enumerate(schema):
             yield from unbounded(each, f"{path}[{place}]")

@@ -1,4 +1,4 @@
-"""Strict JSON: an accepted value can be written and read back. Any other value is refused, fast and with its path."""
+"""An accepted value of strict JSON can be written and read back. Other values are refused quickly, with their path."""
 
 from __future__ import annotations
 
@@ -258,7 +258,7 @@ def test_a_refusal_names_at_most_three_problems_and_no_content() -> None:
     assert "secret" not in str(refused.value)
 
 
-@pytest.mark.timeout(20)  # the errors of all members took two minutes and two gigabytes
+@pytest.mark.timeout(20)  # a report of all members' errors took two minutes and two gigabytes
 @pytest.mark.parametrize("member", [{}, 1])
 def test_body_full_of_invalid_members_is_refused_soon(member: object) -> None:
     body = json.dumps({"input": "x", "files": [member] * 200_000}).encode()

@@ -1,4 +1,4 @@
-"""Subjects: built from checked tokens, and read back to the same."""
+"""Subjects are built from checked tokens and parsed to the same tokens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A team says whom it needs."""
+"""A team lists the agents and roles that it needs."""
 
 from __future__ import annotations
 

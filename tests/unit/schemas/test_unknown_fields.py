@@ -1,7 +1,7 @@
-"""A field that a model does not have is named, with the name that was probably meant.
+"""An unknown field is reported with the name that was probably meant.
 
-The class of fault: a misspelled field passes in silence, and its value is lost: the order of tasks, a deadline, a
-limit. Code of people is refused. Events of other programs are read, and the ignored fields are named.
+Class of fault: a misspelled field is silently ignored, so an order of tasks, a deadline or a limit is lost. Definitions
+in code are refused. Events of other programs are accepted, and the ignored fields are reported.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def test_any_name_can_be_compared(name: str) -> None:
     assert closest_match(name, ["depends_on", "id"]) is None
 
 
-@pytest.mark.timeout(20)  # the search for a similar name took half a minute
+@pytest.mark.timeout(20)  # with the fault, the search for a similar name took half a minute
 def test_only_the_first_unknown_fields_are_looked_for() -> None:
     data = {f"metadat{number}": 1 for number in range(60_000)}
 

@@ -11,6 +11,6 @@ from support.spans import exporting
 
 @pytest.fixture
 def exported() -> Iterator[InMemorySpanExporter]:
-    """Tracing is on, and every span that has ended is in it."""
+    """Turn tracing on. Yield the exporter that gets every ended span."""
     with exporting() as exporter:
         yield exporter

@@ -1,4 +1,4 @@
-"""Messages are counted and timed by their purpose, as the messaging conventions require."""
+"""Messages are counted and timed by purpose, as the messaging conventions require."""
 
 from __future__ import annotations
 

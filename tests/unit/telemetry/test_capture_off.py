@@ -1,7 +1,7 @@
-"""While no content is captured, no text of a request, an agent, a tool or a provider is in spans or logs.
+"""If the capture of content is off, spans and logs contain no text of a request, an agent, a tool or a provider.
 
-The class of fault: content that leaves by the path of an error: the message of an exception, its stack, its cause, the
-body of a provider's error, the problems of a refused plan, the log line of a library.
+Class of fault: an error exposes content, for example in an exception's message, stack or cause, in the body of a
+provider's error, in the problems of a refused plan, or in the log line of a library.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pointsman_agents.planner import planner
 from pointsman_schemas.events import Outcome
 from pointsman_schemas.team import Limits, PlanAndExecute
 
-MARK = "Zanzibar"  # in every text that is content
+MARK = "Zanzibar"  # every text with content contains this word
 
 
 class QuotingError(Exception):
@@ -113,7 +113,7 @@ def everything(exporter: InMemorySpanExporter) -> str:
 
 
 async def run(exporter: InMemorySpanExporter) -> Outcome:
-    """Run one team in which each way to fail occurs, in an agent and in a tool."""
+    """Run a team in which an agent and a tool fail in each way."""
     calls = [tool_reply(*(("using", {"kind": kind}) for kind in KINDS)), text_reply(f"All of {MARK} failed.")]
     thinker = LLMAgent(
         name="thinker",
@@ -151,7 +151,7 @@ async def test_no_content_leaves_by_an_error(
     for kind in ("QuotingError", "KeyError", "ValueError", "provider_error", "invalid_output"):
         assert kind in spans, kind
     assert "attempt_failed" in lines
-    assert "test_capture_off.py" in spans  # where the exception came from
+    assert "test_capture_off.py" in spans  # the place of the exception's origin
 
 
 async def test_the_texts_are_there_if_they_are_asked_for(

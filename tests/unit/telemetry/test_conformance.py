@@ -1,4 +1,4 @@
-"""Every span of recorded runs against the conventions: name, kind, parent, and the attributes they require."""
+"""Every span of a recorded run has the name, the kind, the parent and the attributes that the conventions require."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ TEAM = Team(name="crew", limits=Limits(deadline=30), retry=RetryPolicy(backoff=0
 
 @dataclass(frozen=True)
 class Rule:
-    """Requirements of a span of that name."""
+    """The requirements of a span."""
 
     name: str
     kind: str
@@ -149,7 +149,7 @@ async def test_every_span_of_a_run_meets_the_conventions(exported: InMemorySpanE
         assert not {key for key in attributes if key.startswith(("gen_ai.input", "gen_ai.output.m", "gen_ai.system_i"))}
         assert {key.split(".")[0] for key in attributes} <= {"gen_ai", "messaging", "cloudevents", "pointsman", "error"}
     assert met >= {rule.name for rule in RULES if "inbox" not in rule.name}
-    assert seen == [True]  # instrumented SDKs make no second span of the model call
+    assert seen == [True]  # an instrumented SDK must not make a second span of the model call
 
 
 async def test_span_without_cards_fails_nothing(
@@ -274,7 +274,7 @@ def test_batched_inputs_are_one_span_with_links(
     spans.export_processing(state, together, T0)
     spans.export_processing(state, together[:1], T0)
 
-    (span,) = exported.get_finished_spans()  # one alone needs none
+    (span,) = exported.get_finished_spans()  # no span for a batch of one message
     assert (span.name, span.kind.name) == ("process pointsman.result.crew", "CONSUMER")
     assert _ids(span)[1] == trace.span_id
     assert dict(span.attributes or {})["messaging.batch.message_count"] == 2
@@ -282,7 +282,7 @@ def test_batched_inputs_are_one_span_with_links(
 
 
 class _Deaf:
-    """These errors are meant."""
+    """A logger that drops the expected errors of this module."""
 
     def __getattr__(self, name: str) -> Callable[..., object]:
         return lambda *_, **__: None

@@ -1,4 +1,4 @@
-"""The standard variables select the exporters, and an unavailable backend delays nothing."""
+"""The standard variables select the exporters. An unavailable backend causes no delay."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TASK = {"id": "t1", "agent": "a", "intent": "help"}
 
 @pytest.fixture(autouse=True)
 def nothing_set(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Clear the state before and after: a left-over reader would export during a later test."""
+    """Clear the state before and after a test, because a remaining reader would export during a later test."""
     monkeypatch.setattr(telemetry.logs, "configure", lambda settings: None)
     yield
     traces.configure(None)
@@ -60,7 +60,7 @@ async def test_shutting_down_twice_is_shutting_down_once() -> None:
 async def test_a_flush_that_never_ends_is_given_up_in_time() -> None:
     release, abandoned = threading.Event(), []
     pipeline = export.Pipeline(release.wait, lambda: abandoned.append(True), lambda: 0)
-    a_second = asyncio.create_task(asyncio.sleep(1))  # on the same loop: a busy machine makes both late
+    a_second = asyncio.create_task(asyncio.sleep(1))  # on the same event loop, because a busy machine delays both
     begun = time.monotonic()
 
     in_time = await pipeline.close(0.05)
@@ -70,7 +70,7 @@ async def test_a_flush_that_never_ends_is_given_up_in_time() -> None:
 
     assert not in_time
     assert prompt
-    assert took < 20  # the loop was not held up; the bound is for a busy machine
+    assert took < 20  # the event loop was not blocked; the limit is long for a busy machine
     assert abandoned == [True]
 
 
@@ -142,7 +142,7 @@ def test_content_is_captured_as_the_setting_says_else_the_standard_variable(
 
 
 class TestLost:
-    """A collector that refuses spans changes a counter, and nothing else."""
+    """A collector that refuses spans changes only a counter."""
 
     async def test_rejected_items_are_counted(self) -> None:
         class Refusing(InMemorySpanExporter):
@@ -173,7 +173,7 @@ class TestLost:
 
         with exposing() as figures:
             pipeline = export._build_traces([Hanging()], "x", "")
-            for name in ("one", "two"):  # a batch: nothing is taken from the queue while it is exported
+            for name in ("one", "two"):  # a full batch, during whose export no item is taken from the queue
                 with traces.span(name):
                     pass
             assert await asyncio.to_thread(hangs.wait, 30)

@@ -1,4 +1,4 @@
-"""A span is exported under the ids that were chosen for it when it began."""
+"""A span is exported with the ids that it got at its start."""
 
 from __future__ import annotations
 

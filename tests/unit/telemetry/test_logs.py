@@ -1,4 +1,4 @@
-"""Log lines for people and machines: no line holds a secret, and none stops its caller."""
+"""Log lines are for people and machines. No line contains a secret, and no line raises an error in its caller."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Stream(io.StringIO):
 
 @pytest.fixture
 def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
-    """Logging as a new process has it."""
+    """Reset logging to the state of a new process."""
     structlog.reset_defaults()
     yield monkeypatch
     structlog.reset_defaults()
@@ -48,7 +48,7 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
 
 @contextmanager
 def root_logger(*handlers: logging.Handler) -> Iterator[logging.Logger]:
-    """Replace the root logger by the root logger of a new process, without the handlers of pytest."""
+    """Replace the root logger by a new one without the handlers of pytest."""
     root = logging.getLogger()
     before, level = root.handlers[:], root.level
     root.handlers[:] = handlers

@@ -1,4 +1,4 @@
-"""Measurements go into the buckets of the conventions, and nowhere when metrics are off."""
+"""Measurements are counted in the buckets of the conventions. If metrics are off, nothing is measured."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pointsman.telemetry import metrics, semconv
 from pointsman.telemetry.fast.histograms import OVERFLOW_LABELS, _Series
 from pointsman.telemetry.otel_env import has_default_histograms
 
-NAN, INF = float("nan"), float("inf")  # which the SDK leaves out, like values below 0
+NAN, INF = float("nan"), float("inf")  # the SDK omits these values, and values below 0
 
 
 @pytest.fixture
@@ -160,7 +160,7 @@ class TestHistogramsThatAreKeptHere:
         assert made == [[(3, 8, 7)]] * 2
 
     def test_nested_measurement_counts_once(self) -> None:
-        """A collected generator measures in the same thread, wherever that is."""
+        """A generator may be collected, and then measure, at any line of the same thread."""
         kept, labels, added = metrics.histograms(), metrics.labels({}), 0
 
         def collect(frame: FrameType, event: str, _: object) -> None:
@@ -183,7 +183,7 @@ class TestHistogramsThatAreKeptHere:
         reader = kept.reader_class(InMemoryMetricReader)()
         metrics.configure(MeterProvider([reader], shutdown_on_exit=False).get_meter("test"), kept)
 
-        metrics.observe(semconv.TASK_DURATION, -1)  # the SDK leaves it out
+        metrics.observe(semconv.TASK_DURATION, -1)  # the SDK omits this value
         nothing = reader.get_metrics_data()
         metrics.observe(semconv.TASK_DURATION, 3)
         something = reader.get_metrics_data()
@@ -211,7 +211,7 @@ class TestHistogramsThatAreKeptHere:
 
 
 def _described(reader: InMemoryMetricReader) -> list[Any]:
-    """Return each point of the histogram with its attributes, without times."""
+    """Return the points of the histogram with attributes but without times."""
     data: Any = reader.get_metrics_data()
     found = [metric for resource in data.resource_metrics for scope in resource.scope_metrics
              for metric in scope.metrics if metric.name == semconv.TASK_DURATION]  # fmt: skip

@@ -1,4 +1,4 @@
-"""The figures of a run as a Prometheus server gets them."""
+"""The metrics of a run in the form that a Prometheus server reads."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def test_a_run_is_measured_from_its_queues_to_its_cost(monkeypatch: pytest
                 seen = samples(started)
                 looked = {labels["pointsman_queue"] for labels, _ in seen.get("pointsman_queue_depth", [])}
                 ended = _total(seen, "gen_ai_workflow_duration_seconds_count") == 1
-                idle = _total(seen, "pointsman_handoffs_active") == 0  # an agent settles after it has answered
+                idle = _total(seen, "pointsman_handoffs_active") == 0  # an agent settles a handoff after its answer
                 waiting = _total(seen, "pointsman_queue_depth", pointsman_queue_state="waiting")
                 return (
                     ended
@@ -120,7 +120,7 @@ def test_everything_that_has_a_name_is_measured_somewhere() -> None:
     code = "".join(f.read_text() for f in (ROOT / "runtime").rglob("*.py") if f.name not in telling)
     constants = {getattr(semconv, name): name for name in semconv.__all__ if name.isupper()}
 
-    told = set(metrics.NAMES) - set(metrics._COUNTER_OF_HISTOGRAM.values())  # counted with the measured values
+    told = set(metrics.NAMES) - set(metrics._COUNTER_OF_HISTOGRAM.values())  # a part of the measured metric
     assert [name for name in told if f"semconv.{constants[name]}" not in code] == []
 
 

@@ -1,4 +1,4 @@
-"""Secrets are hidden everywhere, and ordinary text stays unchanged."""
+"""Secrets are hidden everywhere. Ordinary text stays unchanged."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_exception_text_with_much_white_space_is_scrubbed_quickly(begins: str) -
 
     scrub_traceback(begins + " " * 4_000)
 
-    assert process_time() - began < 0.2  # some milliseconds
+    assert process_time() - began < 0.2  # seconds; a few milliseconds are normal
 
 
 def test_addresses_are_hidden_where_that_is_asked_for() -> None:
@@ -174,7 +174,7 @@ def test_scrubbing_twice_is_scrubbing_once(text: str) -> None:
     ],
 )
 def test_a_secret_in_use_is_hidden_by_its_value(secret: str, text: str, shown: str) -> None:
-    """A secret of this process is hidden whatever its form; a placeholder and a short word are not."""
+    """A secret of this process is hidden in every form. Placeholders and short words are not hidden."""
     hide_secret(secret)
 
     assert scrub(text) == shown
@@ -200,7 +200,7 @@ def test_of_two_secrets_the_longer_is_hidden_whole() -> None:
     ],
 )
 def test_the_text_of_an_error_hides_the_secrets_of_the_settings(given: dict[str, str]) -> None:
-    """Events, dead letters, logs and commands show `describe_error`, so secrets are hidden there."""
+    """Events, dead letters, logs and commands use `describe_error`, so it must hide secrets."""
     Settings.load(**given)
 
     assert describe_error(ValueError("the login of no known form is refused")) == (
@@ -213,7 +213,7 @@ def test_the_text_of_an_error_hides_a_secret_by_its_form() -> None:
 
 
 def test_a_traceback_of_megabytes_loses_its_middle() -> None:
-    """The beginning with the lines of code and the end of the message stay."""
+    """The lines of code at the beginning and the end of the message stay."""
     text = scrub_traceback("Traceback: " + "x " * 5_000_000 + "the end")
 
     assert len(text) < 40_000

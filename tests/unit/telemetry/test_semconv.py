@@ -1,4 +1,4 @@
-"""Spans are named and filled as the OpenTelemetry conventions require."""
+"""Spans have the names and attributes of the OpenTelemetry conventions."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_inputs_name_the_queue_they_came_from(subject: str, consumer: str, templ
 
     assert said["messaging.consumer.group.name"] == consumer
     assert said["messaging.destination.template"] == template
-    assert said["messaging.batch.message_count"] is None, "one message is not a batch"
+    assert said["messaging.batch.message_count"] is None, "a single message must not be recorded as a batch"
 
 
 def test_a_span_of_a_message_says_which_server_it_went_over() -> None:

@@ -1,4 +1,4 @@
-"""Trace headers: a well-formed header is parsed, any other is ignored, and none raises."""
+"""A well-formed trace header is parsed. Other headers are ignored and raise no error."""
 
 from __future__ import annotations
 

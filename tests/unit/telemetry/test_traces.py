@@ -1,4 +1,4 @@
-"""Spans belong to the right context, and are exported with the right fields."""
+"""Spans belong to the correct context and are exported with the correct fields."""
 
 from __future__ import annotations
 
@@ -308,7 +308,7 @@ class TestOff:
 
 
 def test_unencodable_text_is_sent_escaped(exported: InMemorySpanExporter) -> None:
-    """An exception with a file name in another encoding must not lose the other 511 spans of the batch."""
+    """An exception with a file name in another encoding must not cause the loss of 511 other spans of the batch."""
     odd = {"k\ud800": "\ud800", "many": ["\ud800"]}
     with span("n\ud800", attributes=odd) as opened:
         opened.add_event("e\ud800", odd)

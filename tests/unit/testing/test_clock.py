@@ -1,4 +1,4 @@
-"""A virtual clock moves by `advance` alone and wakes sleepers in order."""
+"""Only `advance` moves a virtual clock. It wakes sleepers in order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A scripted model gives its answers in order, and then reports that no answer is left."""
+"""A scripted model gives its answers in order. Then it reports that no answer is left."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The simulation kit: time that jumps, processes that die, a bus that fails by the seed."""
+"""The simulation kit has virtual time, processes that die, and a bus that fails as the seed determines."""
 
 from __future__ import annotations
 
@@ -70,10 +70,10 @@ def test_many_waiters_advance_though_timers_fire_early() -> None:
         bus = broker.connect()
         consumer = await bus.consumer("a", "work", "sim.handoff.a.>", ack_wait=1.0)
         await bus.publish("sim.handoff.a.crew.w.t.1", b"{}", {})
-        await consumer.take(1)  # it is due again a second later
+        await consumer.take(1)  # the message is redelivered a second later
 
         async def wait(turns: int) -> None:
-            for _ in range(turns):  # out of step with the others: one of them always has work
+            for _ in range(turns):  # at different turns, so that one waiter always has work
                 await asyncio.sleep(0)
             while clock.monotonic() < 1.0:
                 await broker.until_changed()

@@ -1,4 +1,4 @@
-"""A team is tested whole, in one process and in moments, and never at a model's cost."""
+"""A whole team is tested quickly in one process, and without paid model calls."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def seller(model: Model) -> LLMAgent:
 async def offline(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[None]:
     monkeypatch.setenv("POINTSMAN_MODEL", "offline")
     yield
-    for shared in (planner, synthesizer):  # other tests choose their model again
+    for shared in (planner, synthesizer):  # so that other tests select their model again
         await shared.close()
 
 
@@ -82,7 +82,7 @@ async def test_a_team_is_tested_in_less_than_a_second() -> None:
         )
         took.append(time.perf_counter() - began)
 
-    assert min(took) < 1.0, took  # some 50 ms; the fastest, as a machine may have other things to do
+    assert min(took) < 1.0, took  # about 50 ms; the fastest run, because the machine may be busy
 
 
 def test_kit_table_lists_every_name() -> None:
@@ -102,7 +102,7 @@ async def test_agent_with_a_test_model_is_otherwise_unchanged() -> None:
     first, second = thinks.requests
     assert first.instructions.startswith("You plan for a team of agents.")
     assert '"description": "Sells tea"' in first.turns[0].text
-    assert "absent" in second.turns[0].text  # the errors of its plan are in the next request
+    assert "absent" in second.turns[0].text  # the next request has the errors of the plan
     assert (thinks.closed, planner.model.provider) == (True, "offline")
     with pytest.raises(ConfigurationError, match="agent planner has model=42"):
         planner.with_model(42)  # type: ignore[arg-type]
@@ -119,7 +119,7 @@ async def test_agents_stay_live_while_the_test_moves_the_clock() -> None:
     clock = VirtualClock()
 
     @agent(name="seller", description="Sells tea")
-    def sell(request: str) -> str:  # in a thread, which needs real time
+    def sell(request: str) -> str:  # a function that is not async runs in a thread, which needs real time
         return "sold"
 
     team = Team(name="shop", strategy=Pipeline(stages=(Stage(agent="seller"),)))
@@ -213,7 +213,7 @@ async def test_the_settings_given_are_those_of_every_part() -> None:
 
 
 class Late(SupervisorEngine):
-    """A supervisor that is not there at once."""
+    """A supervisor that starts late."""
 
     async def run(self, stop: asyncio.Event) -> None:
         await asyncio.sleep(0.05)
@@ -385,4 +385,4 @@ async def test_agent_at_work_at_the_timeout_is_reported_and_not_awaited() -> Non
     with pytest.raises(TimeoutError, match=r"within 0\.05 s: an agent may still be at work"):
         await run_team(team, [slow], "What does tea cost?", timeout=0.05)
 
-    assert time.perf_counter() - began < 5, "a worker's usual grace is 10 s"
+    assert time.perf_counter() - began < 5, "run_team waited for the slow agent, up to a worker's usual grace of 10 s"

@@ -1,7 +1,7 @@
-"""One rule reads the environment: an empty or blank variable is unset, and white space around a value is removed.
+"""All variables are read with one rule. An empty or blank variable counts as unset, and outer white space is removed.
 
-Class of fault: a variable that is set to "" (by a shell, a Compose file, a manifest) counts as a value in one module
-and as unset in another; a line feed at the end of a secret becomes a part of the secret.
+Class of fault: a shell, a Compose file or a manifest sets a variable to "", which counts as a value in one module and
+as unset in another. Or a line feed at the end of a secret becomes a part of the secret.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pointsman.util.environment import normalise_variables, variable, variables
 ROOT = Path(__file__).parents[3]
 OWN_READERS = {
     "runtime/pointsman/util/environment.py",
-    "runtime/pointsman/util/child_processes.py",  # hands the whole environment to children
+    "runtime/pointsman/util/child_processes.py",  # passes the whole environment to children
 }
 
 

@@ -1,4 +1,4 @@
-"""The causes of an exception are each seen once, whatever their chain."""
+"""Each cause of an exception is visited once, even if the causes form a ring."""
 
 from __future__ import annotations
 
@@ -30,5 +30,5 @@ def test_a_long_chain_is_cut() -> None:
 
 
 def test_a_ring_without_a_tls_fault_is_none() -> None:
-    """A broker that closes a connection during the handshake makes such a ring in nats-py."""
+    """If a broker closes a connection during the handshake, nats-py raises an error with such a ring of causes."""
     assert tls_fault(ring()[0]) is None

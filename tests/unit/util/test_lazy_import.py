@@ -1,4 +1,4 @@
-"""A lazily imported module is whole for each thread, loaded once, and the same module that an import finds."""
+"""A lazily imported module is loaded once, is complete for each thread, and is the module that an import finds."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ _COPIES = """print([
     for each in vars(module).values() if isinstance(each, type) and each.__module__.startswith("nats.js")
     if getattr(sys.modules[each.__module__], each.__name__) is not each
 ])"""
-"""The classes of a module that differ from the imported classes of the same name: the module was loaded twice."""
+"""Prints classes that differ from the imported class with the same name, which shows that a module was loaded twice."""
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Make a folder for the package that a test writes."""
+    """Return a folder for the package that a test writes."""
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / NAME).mkdir()
     yield tmp_path / NAME
@@ -48,7 +48,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.fixture
 def package(folder: Path) -> ModuleType:
-    """Make a package whose `part` begins to load when `entered` is set, and is whole after `go` is set."""
+    """Write a package whose `part` sets `entered` when it starts to load, and is complete after `go` is set."""
     (folder / "__init__.py").write_text("import threading\nentered, go = threading.Event(), threading.Event()\n")
     (folder / "part.py").write_text(_PART)
     (folder / "user.py").write_text(f"import {NAME}.part\n")
@@ -58,7 +58,7 @@ def package(folder: Path) -> ModuleType:
 
 
 def _printed(*lines: str) -> list[str]:
-    """Return the lines that a new interpreter prints."""
+    """Run code in a new interpreter and return the printed lines."""
     code = "\n".join(("import sys", *lines))
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True)
     return done.stdout.splitlines()
@@ -135,7 +135,7 @@ def test_traceback_of_an_application_is_drawn_by_rich_as_without_us() -> None:
     with_us = _printed(_STRUCTLOG, _RAISED)
 
     assert "─" in without_us[1]
-    assert with_us[1:] == without_us[1:]  # the first line has the time
+    assert with_us[1:] == without_us[1:]  # without the first line, which has the time
 
 
 def test_traceback_as_data_has_its_values_written_by_rich() -> None:

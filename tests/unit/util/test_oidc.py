@@ -1,4 +1,4 @@
-"""Keys of an issuer are read only from the issuer, when a token needs them, and are kept for a bounded time."""
+"""The keys of an issuer are read only from the issuer, when a token needs them. They are cached for a bounded time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pointsman.util.oidc import IssuerKeys, TokenRefusedError, named_issuer
 
 
 class Clock:
-    """The monotonic clock of the module."""
+    """A replacement for the module's monotonic clock."""
 
     def __init__(self) -> None:
         self.now = 1000.0

@@ -1,4 +1,4 @@
-"""Run commands with and without process groups."""
+"""Commands run with and without process groups."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(60)]
 
 @pytest.fixture(params=[True, False], ids=["groups", "no-groups"])
 def with_groups(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Remove the functions that a system without process groups does not have."""
+    """Remove the functions that are missing on a system without process groups, if the parameter is False."""
     if not request.param:
         monkeypatch.setattr(process_groups, "_HAS_GROUPS", False)
         monkeypatch.delattr(os, "killpg")

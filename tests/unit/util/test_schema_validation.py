@@ -1,4 +1,4 @@
-"""Validation by a foreign schema ends soon, whatever the schema and the value are."""
+"""Validation with a foreign schema ends quickly for every schema and value."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ COSTLY: dict[str, tuple[dict[str, Any], Any]] = {
 }  # fmt: skip
 
 
-@pytest.mark.timeout(30)  # each of them took between minutes and years
+@pytest.mark.timeout(30)  # with the fault, each pattern took between minutes and years
 @pytest.mark.parametrize(("schema", "value"), COSTLY.values(), ids=COSTLY)
 def test_no_schema_and_no_value_hold_the_process(
     schema: dict[str, Any], value: Any, monkeypatch: pytest.MonkeyPatch
@@ -52,7 +52,7 @@ def test_no_schema_and_no_value_hold_the_process(
         ({"pattern": "b+"}, "abc", True),
         ({"pattern": "^b+$"}, "abc", False),
         ({"pattern": r"^\d{3}\/\w$"}, "123/x", True),
-        ({"pattern": "^(?=a)b"}, "abc", True),  # the engine has no look-around: not checked
+        ({"pattern": "^(?=a)b"}, "abc", True),  # not checked, because the engine has no look-around
         ({"pattern": "("}, "abc", True),
         ({"patternProperties": {"^x-": {"type": "integer"}}, "additionalProperties": False}, {"x-a": 1}, True),
         ({"patternProperties": {"^x-": {"type": "integer"}}, "additionalProperties": False}, {"x-a": "1"}, False),

@@ -1,4 +1,4 @@
-"""Actions of a page: submit, cancel, replay, discard, and their refusals."""
+"""Actions of a page: submit, cancel, replay and discard, and their refusals."""
 
 from __future__ import annotations
 
@@ -86,7 +86,8 @@ async def test_a_request_is_submitted_once_however_often_it_is_sent() -> None:
         }
     )
     stored = [message async for message in bus.read("requests", f"pointsman.request.{TEAM}.*")]
-    assert {workflow_of_request(message) for message in stored} == {first.json["id"]}  # the supervisor starts one
+    # All requests have the same id, so the supervisor starts one workflow.
+    assert {workflow_of_request(message) for message in stored} == {first.json["id"]}
     assert Request.model_validate_json(stored[0].body).input == {"question": "why"}
 
 

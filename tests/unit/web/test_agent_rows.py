@@ -1,4 +1,4 @@
-"""Agents and supervisors as rows: queue, times and stopped ones."""
+"""Rows of agents and supervisors have queues and times, and include stopped ones."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NOW = datetime.now(UTC)
 
 
 async def told(bus: MemoryBus) -> dict[str, Any]:
-    """Return the page of agents after the only workflow was read."""
+    """Return the page of agents after the index has read the only workflow."""
     async with watching(bus) as dashboard:
         await until_read(dashboard, 1)
         async with event_stream(dashboard.app, "/api/live/agents") as page:

@@ -1,4 +1,4 @@
-"""Access to the dashboard: tokens, origins, and the headers of every answer."""
+"""Access to the dashboard: tokens, origins and the headers of every response."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ async def test_without_the_token_there_is_the_door_and_nothing_else(locked: Dash
     door = await request(locked.app, "GET", "/login", **headers)
 
     if headers.get("authorization", "").startswith("Bearer"):
-        assert page.status == 401  # a program, and no browser
+        assert page.status == 401  # a program, not a browser
     else:
         assert (page.status, page.headers["location"]) == (303, "/login")
     assert api.status == 401
@@ -217,7 +217,7 @@ async def test_a_wrong_bearer_is_unauthorized_whatever_the_origin(locked: Dashbo
 
 
 async def test_after_ten_wrong_tokens_an_address_must_wait(locked: Dashboard) -> None:
-    """The right token must wait, too: otherwise the search could continue."""
+    """The correct token must wait, too, because otherwise an attacker could continue the search."""
     wrong = [(await request(locked.app, "POST", "/login", {"token": f"guess-{n}"})).status for n in range(10)]
     right = await request(locked.app, "POST", "/login", {"token": TOKEN})
     bearer = await request(locked.app, "GET", "/api/me", authorization=f"Bearer {TOKEN}")
@@ -270,7 +270,7 @@ async def test_over_plain_http_no_token_is_taken_from_another_machine(
 
 
 async def test_a_body_that_does_not_arrive_is_given_up(dashboard: Dashboard, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A sender that sends nothing more gets 408 and does not hold the connection."""
+    """A client that stops sending gets status 408, and its connection is closed."""
     monkeypatch.setattr(responses, "_BODY_TIMEOUT_S", 0.05)
 
     async def slow(scope: Any, receive: Any, send: Any) -> None:

@@ -1,4 +1,4 @@
-"""A person answers questions of a workflow in the dashboard, by the same calls as on the command line."""
+"""A person answers a workflow's questions in the dashboard, with the same calls as on the command line."""
 
 from __future__ import annotations
 

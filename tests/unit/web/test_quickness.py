@@ -1,4 +1,4 @@
-"""The cost of a page does not grow with the log. Messages, bytes and entries are counted, not seconds."""
+"""The cost of a page does not grow with the log. The tests count messages, bytes and entries, not seconds."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from pointsman.ports.bus import StoredMessage
 from pointsman_schemas.log import Commit
 from pointsman_schemas.plan import PlannedTask
 
-pytestmark = pytest.mark.timeout(120)  # 10,000 workflows are written first
+pytestmark = pytest.mark.timeout(120)  # the test first writes 10,000 workflows
 
 
 def size(event: Event) -> int:
-    """Return the approximate bytes on the wire."""
+    """Return the approximate size of an event on the wire in bytes."""
     return len(json.dumps(event.data))
 
 
@@ -35,7 +35,7 @@ class ListCost:
 
 
 async def cost_of_list(workflows: int, monkeypatch: pytest.MonkeyPatch) -> ListCost:
-    """Open two pages of a log of so many workflows and end one workflow."""
+    """Open two pages with a log of this many workflows, and end one workflow."""
     bus = MemoryBus()
     for number in range(workflows):
         name = f"wf_{number:024}"
@@ -69,11 +69,11 @@ async def test_list_of_10_000_workflows_costs_the_same_as_of_200(monkeypatch: py
     assert (few.rows, many.rows) == (100, 100)
     assert many.page < 1.05 * few.page
     assert many.change < 1.2 * few.change
-    assert (few.folded, many.folded) == (1, 1)  # the arrived events, once for both pages
+    assert (few.folded, many.folded) == (1, 1)  # arrived events are folded once for both pages
 
 
 async def views_of_plan(tasks: int) -> tuple[int, list[int], int]:
-    """Open a plan of so many tasks on a page and end all at once; return the bytes of each view and the lines."""
+    """Open a page with a plan of `tasks` tasks, and end all at once. Return the bytes of each view, and the lines."""
     bus = MemoryBus()
     names = [f"t{number}" for number in range(tasks)]
     plan = [PlannedTask(id=name, agent="fitter", intent="fit") for name in names]
@@ -89,7 +89,7 @@ async def views_of_plan(tasks: int) -> tuple[int, list[int], int]:
             event = await page.next()
             if event.name == "lines":
                 lines, seen = lines + len(event.data), event.id or 0
-            elif event.name == "view":  # it comes after the lines of the same batch
+            elif event.name == "view":  # a view arrives after the lines of the same batch
                 sizes.append(size(event))
                 whole = seen >= last
     return size(first), sizes, lines
@@ -100,6 +100,6 @@ async def test_plan_of_500_tasks_is_sent_in_few_bounded_updates() -> None:
     many, sizes, lines = await views_of_plan(500)
 
     assert many < 10.5 * few
-    assert max(many, *sizes) < 500 * 1_000  # bytes a task
+    assert max(many, *sizes) < 500 * 1_000  # 1,000 bytes for each task
     assert lines == 500
-    assert len(sizes) < 20  # not one for each of 500 ends
+    assert len(sizes) < 20  # less than one view for each of 500 ends

@@ -1,4 +1,4 @@
-"""A page gets all data first, then changes, and missed changes when it returns."""
+"""A page first gets all data, then changes. After a reconnect it gets the missed changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page can be read in both themes, and its files name nothing outside the package."""
+"""The page is readable in both themes. Its files refer to no resource outside the package."""
 
 from __future__ import annotations
 
@@ -79,5 +79,6 @@ def test_every_cause_of_a_dead_letter_has_its_words_on_the_page() -> None:
     script = (STATIC / "letters.js").read_text()
     told = set(re.findall(r"^  (\w+): \"", script, re.MULTILINE))
 
-    ours = {"request_id_taken", "unknown_workflow", "unknown_type", "body_lost"}  # of events, not of attempts
+    # Error kinds of events, not of attempts.
+    ours = {"request_id_taken", "unknown_workflow", "unknown_type", "body_lost"}
     assert ours | {kind.value for kind in ErrorKind} <= told

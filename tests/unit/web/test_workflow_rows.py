@@ -1,4 +1,4 @@
-"""The rows of the list are filtered in the index, and include requests that wait for admission."""
+"""The index filters the rows of the list. The rows include requests that wait for admission."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The room of a webhook service: a slow receiver, or a caller with many of them, delays no other."""
+"""In a webhook service, a slow receiver, or a caller with many slow receivers, does not delay others."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def endpoint(id: str, caller: str | None = None) -> Endpoint:
 
 
 def sent(capacity: Capacity, stack: ExitStack, of: Endpoint, most: int = 100) -> int:
-    """Begin deliveries to an endpoint until it has no room. Return their number."""
+    """Start deliveries to an endpoint until its limit is reached. Return their number."""
     for number in range(most):
         if capacity.deferral(of) > 0:
             return number

@@ -1,4 +1,4 @@
-"""Messages become events of webhooks, for the endpoints that may receive them."""
+"""Messages are converted to webhook events for the endpoints that may receive them."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_a_caller_receives_events_of_its_own_workflows_only(
     event: WebhookEvent, of_ada: bool, of_team: bool, of_operators: bool
 ) -> None:
     assert endpoint("ada").wants(event) is of_ada
-    assert endpoint("desk").wants(event) is of_team  # a caller with the name of a team
+    assert endpoint("desk").wants(event) is of_team  # a caller that has the name of a team
     assert endpoint(None).wants(event) is of_operators
 
 

@@ -1,4 +1,4 @@
-"""Deliveries are reported: by status, as spans in the trace of their workflow, and by late attempts."""
+"""Deliveries are reported by status, as spans in the trace of their workflow, and if attempts are late."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An observer finds the oldest attempt that is due, and reads each receipt once."""
+"""An observer finds the oldest due attempt and reads each receipt once."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SUBJECTS = Subjects()
 
 
 class CountingBus(MemoryBus):
-    """A bus that counts the receipts that are read."""
+    """A bus that counts reads of receipts."""
 
     receipts_read = 0
 

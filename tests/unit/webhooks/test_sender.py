@@ -1,4 +1,4 @@
-"""The client of webhooks checks the address, uses TLS, and reads responses."""
+"""The webhook client checks the address, uses TLS and reads responses."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def test_no_spelling_of_a_local_address_is_connected_to(host: str) -> None
 
 
 async def test_a_name_that_changes_its_address_is_resolved_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Answer the first question with a public address, and all later questions with a local address."""
+    """The name server answers the first query with a public address, and later queries with a local address."""
     answers = [["8.8.8.8"], ["127.0.0.1"]]
     asked: list[str] = []
     connected: list[str] = []
@@ -79,7 +79,7 @@ async def test_a_name_with_one_address_that_is_not_public_is_refused(monkeypatch
     with pytest.raises(SendError, match="has an address that is not public") as caught:
         await Sender(timeout=5).post("https://both.example/", b"{}", {})
 
-    assert "10.0.0.1" not in str(caught.value)  # the callers of the gateway read the error
+    assert "10.0.0.1" not in str(caught.value)  # callers of the gateway can read the error
 
 
 async def test_hosts_with_slow_name_servers_delay_no_other_host(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,7 +93,7 @@ async def test_hosts_with_slow_name_servers_delay_no_other_host(monkeypatch: pyt
     monkeypatch.setattr(socket, "getaddrinfo", resolve)
     sender = Sender(timeout=5)
     slow = [asyncio.create_task(sender.post("https://slow.example/", b"{}", {})) for _ in range(40)]
-    await asyncio.sleep(0)  # all of them ask
+    await asyncio.sleep(0)  # all 40 requests query the name server
     with pytest.raises(SendError, match="no such host"):
         await Sender(timeout=2).post("https://quick.example/", b"{}", {})
     answering.set()

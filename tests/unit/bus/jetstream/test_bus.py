@@ -1,4 +1,4 @@
-"""Pending messages of a lost connection are sent over the next connection, unless their meaning has changed."""
+"""Pending messages of a lost connection are sent over the next connection if they still have the same meaning."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DELIVERY = "a.1.95.7.1700000000000000000.0"
 @pytest.mark.parametrize("domain", ["", "hub.ACCOUNT."], ids=["plain", "of a domain"])
 async def test_settling_an_unsynced_delivery_does_not_wait_for_a_reconnect(domain: str) -> None:
     bus = JetStreamBus(Settings(namespace="own"), name="test")
-    bus._connection.client._max_pending_size = 1 << 20  # as once it has been connected
+    bus._connection.client._max_pending_size = 1 << 20  # like after the first connection
     forgetful, kept = (f"$JS.ACK.{domain}{name}.{DELIVERY}" for name in ("OWN_HANDOFFS", "OWN_WORK"))
     await bus.send(forgetful, b"+ACK")
     await bus.send("own.handed.two.handoff.a.w.t.1", b"1", reply=f"_INBOX.x.two.{forgetful}", headers=BLOCK)

@@ -1,4 +1,4 @@
-"""Messages sent over a connection arrive once and in order, at once or after buffering."""
+"""Messages that are sent over a connection arrive once and in order, immediately or after buffering."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from pointsman.bus.jetstream.request_reply import RequestClient
 from pointsman.errors import BusUnavailableError
 
 INFO = b'INFO {"server_id":"S","version":"2.15.0","headers":true,"max_payload":1048576}\r\n'
-_LIMIT = 1 << 20  # bytes that a client keeps for a server that does not read
+_LIMIT = 1 << 20  # bytes that a client buffers for a server that does not read
 
 
 class Server:
-    """Greets a client, answers its first PING, and reads on when released."""
+    """Sends INFO to a client, answers its first PING, and continues to read after a signal."""
 
     def __init__(self) -> None:
         self.reads = asyncio.Event()
-        self.sizes: list[int] = []  # of the messages, in the order in which they came
+        self.sizes: list[int] = []  # sizes of the messages in the order of arrival
         self.greeted = asyncio.Event()
         self.left = asyncio.Event()
 
@@ -61,7 +61,7 @@ async def connected(
 
 
 async def test_the_answer_to_a_flush_that_was_given_up_does_no_harm() -> None:
-    """A cancelled flush ended the connection, and with it all other calls of the process."""
+    """A cancelled flush must not end the connection, because other calls of the process use it."""
     told, answer, left = list[Exception](), asyncio.Event(), asyncio.Event()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -70,7 +70,7 @@ async def test_the_answer_to_a_flush_that_was_given_up_does_no_harm() -> None:
         while line := await reader.readline():
             if line == b"PING\r\n":
                 pings += 1
-                if pings > 1:  # the first is of connecting
+                if pings > 1:  # the first PING belongs to the connection's start
                     await answer.wait()
                 writer.write(b"PONG\r\n")
         writer.close()
@@ -157,7 +157,7 @@ async def test_unread_requests_are_buffered_up_to_the_same_bound() -> None:
 
 
 def test_a_connection_that_was_closed_under_its_client_is_lost_for_it() -> None:
-    """uvloop raises `RuntimeError` for it, at which nats-py would reconnect never more."""
+    """uvloop raises `RuntimeError` for a closed transport. This error would end nats-py's reconnection for ever."""
     uvloop = pytest.importorskip("uvloop")
 
     async def write_after_the_end() -> None:
@@ -174,7 +174,7 @@ def test_a_connection_that_was_closed_under_its_client_is_lost_for_it() -> None:
 
 BLOCK = b"NATS/1.0\r\nA: 1\r\n\r\n"
 SAID = (
-    b"MSG a 1 7 2\r\nm0\r\n"  # 7 is where an answer goes
+    b"MSG a 1 7 2\r\nm0\r\n"  # 7 is the reply subject
     b"HMSG a 1 18 20\r\n" + BLOCK + b"m1\r\n"
     b"PING\r\n"
     b"HMSG a.b 1 r.s 18 20\r\n" + BLOCK + b"m2\r\n"
@@ -258,7 +258,7 @@ async def test_removed_subscription_receives_nothing_more() -> None:
 
 
 def _come(client: NatsClient, data: bytes) -> None:
-    """Feed data as the socket would."""
+    """Give data to the protocol as the socket does."""
     reader = getattr(client._transport, "_io_reader", None)
     assert isinstance(reader, asyncio.StreamReader)
     reader.feed_data(data)

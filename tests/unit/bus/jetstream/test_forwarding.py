@@ -1,4 +1,4 @@
-"""A delivery of an unsynced stream belongs to one start of the broker."""
+"""A delivery of an unsynced stream is only valid until the broker restarts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Inbox:
 
 
 class Broker:
-    """A connection with a scripted other end."""
+    """A connection to a scripted server."""
 
     connected = True
 

@@ -1,4 +1,4 @@
-"""The user in the subjects of requests and controls is the user of the login, if its name is a token."""
+"""The user in subjects of requests and controls is the user of the login, if the user's name is a valid token."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trace events of servers are parsed, and other messages are ignored."""
+"""Trace events of servers are parsed. Other messages are ignored."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
 def account(*events: dict[str, Any]) -> bytes:
-    """A trace event as nats-server 2.15 writes it."""
+    """Return a trace event in the format of nats-server 2.15."""
     arrived = {"type": "in", "ts": "2026-01-02T03:04:05.480777052Z", "kind": 0, "cid": 27, "acc": "$G",
                "subj": "ns.log.crew.w"}  # fmt: skip
     return json.dumps({

@@ -1,7 +1,7 @@
 """nats-py still has each method that `NatsClient` overrides and each private name that it uses.
 
-nats-py promises nothing about these names, so pyproject.toml caps nats-py below its next minor release. An upgrade
-begins here: correct `bus/jetstream/client.py` for each failure, then write the new form into the table.
+nats-py may change these names in any release, so pyproject.toml caps nats-py below its next minor release. Start an
+upgrade here: correct `bus/jetstream/client.py` for each failure, then write the new signature into the table.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ ATTRIBUTES: dict[tuple[type, str], Any] = {
 """Each private attribute that is read or written, with its value in a new object."""
 
 OTHERS = {"_error_cb", "_ps", "_client", "_using_tls", "_ws"}
-"""Private attributes with a test of their own below."""
+"""Private attributes that have their own tests below."""
 
 _UPGRADE = "pointsman.bus.jetstream.client relies on this form; adapt it to nats-py {version}, then this table"
 
@@ -131,7 +131,7 @@ async def test_nats_py_opens_a_websocket_with_a_session_of_aiohttp() -> None:
 
 async def test_nats_py_numbers_a_subscription_as_its_client_counts() -> None:
     async def receive(message: Msg) -> None:
-        """Take no message: none is sent here."""
+        """Do nothing, because no message is sent in this test."""
 
     client = Client()
     client._sid = 7

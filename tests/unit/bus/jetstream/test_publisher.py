@@ -1,4 +1,4 @@
-"""Each answer of a stream to a write is one outcome, and an observer that raises fails no write."""
+"""Each answer of a stream to a write has one outcome. An observer that raises makes no write fail."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ HOPS = "_INBOX.hops"
 
 
 class Stream:
-    """A connection to a stream that gives `answer`, and whose leader has `newest` as the last of each subject."""
+    """A connection to a stream that answers `answer`, and whose leader has `newest` as each subject's last message."""
 
     max_payload = 1_000
     server = None
@@ -134,7 +134,7 @@ async def test_trace_header_is_added_where_the_message_has_room(spare: int, asks
 async def test_message_counts_as_sent_once_stored_with_or_without_an_observer(
     watching: Watching | None,
 ) -> None:
-    """So that several need no task each."""
+    """The publish starts before it is awaited, so concurrent publishes need no tasks."""
     stream = Stream()
 
     storing = writer(stream, watching).publish("ns.log.a.w", b"", {})

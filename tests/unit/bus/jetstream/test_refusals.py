@@ -1,4 +1,4 @@
-"""The broker's text of a refusal, as nats-server 2.15 writes it, is read whole: operation, subject, words."""
+"""The operation, the subject and the text of a refusal are parsed from the format of nats-server 2.15."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The registry reports live agents through outages of the broker and of its own watch."""
+"""The registry reports live agents, also during outages of the broker and of the registry's watch."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from pointsman.ports.bus import StoredMessage
 from pointsman.testing.clock import VirtualClock
 from pointsman_schemas.card import AgentCard
 
-LIVES = 15.0  # seconds that a card lives unless it is refreshed
+LIVES = 15.0  # time to live of a card in seconds
 
 
 class Bucket:
-    """A key-value stream without times to live: the test expires cards."""
+    """A key-value stream without times to live, in which the test expires cards."""
 
     def __init__(self, clock: VirtualClock) -> None:
         self.clock = clock
@@ -215,7 +215,7 @@ async def test_entry_that_is_no_valid_card_is_refused_with_the_reason(key: str, 
     with capture_logs() as lines:
         async with watched(bucket, clock) as registry:
             await registry.announce(card("b"))
-            for _ in range(3):  # as its heartbeats come
+            for _ in range(3):  # as with each heartbeat
                 await bucket.publish(f"$KV.cards.{key}", body, {})
             live, refused = await alive(registry, clock), await registry.refused()
 

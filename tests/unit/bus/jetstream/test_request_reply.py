@@ -1,4 +1,4 @@
-"""Pending requests: each answer reaches its waiter, and no waiter waits for ever."""
+"""Each answer reaches its pending request, and no request is pending for ever."""
 
 from __future__ import annotations
 
@@ -65,6 +65,6 @@ async def test_answer_without_a_waiter_leaves_no_unretrieved_error() -> None:
 
     lost.fail_all()
     await asyncio.wait([last])
-    del last  # a future tells it as it goes
+    del last  # asyncio reports an unread exception when the future is deleted
 
     assert overlooked == []

@@ -1,4 +1,4 @@
-"""The in-memory broker lives by the clock it is given: minutes pass in no time, and nothing happens early."""
+"""The memory broker uses the given clock, so minutes pass at once in a test, and nothing happens early."""
 
 from __future__ import annotations
 

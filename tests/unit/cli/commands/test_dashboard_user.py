@@ -1,4 +1,4 @@
-"""The command `dashboard-user`: tokens are shown once and kept as digests."""
+"""The command `dashboard-user` shows a token once and stores only its digest."""
 
 from __future__ import annotations
 

@@ -125,7 +125,7 @@ def test_doctor_and_agents_name_two_versions_of_one_queue(
 def test_doctor_reads_the_models_that_live_workers_announce(
     client: Client, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("POINTSMAN_MODEL", "openai:gpt-x")  # a key is missing here, and the workers have one
+    monkeypatch.setenv("POINTSMAN_MODEL", "openai:gpt-x")  # doctor has no key, but the workers have one
     for name, model, problems in (("tea", "anthropic:c", ()), ("milk", "offline", ("no API key is set",))):
         update = {"instance": name, "model": model, "problems": problems}
         asyncio.run(client.bus.registry.announce(echo(name).card.model_copy(update=update)))

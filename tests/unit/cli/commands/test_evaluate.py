@@ -1,4 +1,4 @@
-"""`pointsman eval`: notices while it waits, and reports of wrong answers."""
+"""`pointsman eval` prints notices while it waits, and reports wrong answers."""
 
 from __future__ import annotations
 
@@ -209,7 +209,7 @@ OPTIONS: dict[str, Any] = {
 
 
 class Stand:
-    """A stand-in for the calls of `eval`: it records the target and returns the given report."""
+    """A replacement for the calls of `eval` that records the target and returns the given report."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
         self.asked: list[Any] = []

@@ -1,4 +1,4 @@
-"""The commands of `pointsman grants` write files for the server and for users, and print their actions."""
+"""The commands of `pointsman grants` write files for the server and for users, and print what they did."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_rotation_of_all_replaces_the_signing_keys(tmp_path: Path) -> None:
     assert [*after.revoked] == [before.users[0].public_key]
     assert claims["sub"] == after.users[0].public_key
     assert claims["nats"]["tags"] == ["agent:echo"]
-    assert "pub" not in claims["nats"]  # the rights are in the scope of the signing key
+    assert "pub" not in claims["nats"]  # the signing key's scope has the rights
 
 
 def test_show_prints_rights_and_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""The command list filters workflows by team, status, time and correlation id."""
+"""The command `list` filters workflows by team, status, time and correlation id."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NOWHERE: dict[str, Any] = {"url": None, "namespace": None, "json": True}
 
 @pytest.fixture
 def listed(client: Client, capsys: pytest.CaptureFixture[str]) -> Any:
-    """Return a function that lists the ids of two workflows: `wf_a` failed, and `wf_b` of another request runs."""
+    """Return a function that runs `list` with two workflows: `wf_a` has failed, and `wf_b` of another request runs."""
     first = started("wf_a").model_copy(update={"correlation_id": "c-a"})
     asyncio.run(store(client.bus, first, ended("failed", 60, workflow="wf_a"), workflow="wf_a"))
     asyncio.run(store(client.bus, started("wf_b", seconds=3_600, team="shop"), workflow="wf_b", team="shop"))

@@ -1,4 +1,4 @@
-"""A queued request is visible in every view, and the announced end is the real one."""
+"""A queued request is visible in every view, and ends at the announced time."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_queued_request_with_a_cancel_passes_doctor(client: Client, capsys: pyte
 
 @pytest.fixture
 def silence(client: Client, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
-    """Return the function that gives the explanation for a request that no supervisor admits."""
+    """Return a function that returns the explanation for a request that no supervisor admits."""
     monkeypatch.setattr(submit, "NOTICE_AFTER_S", 0.0)
 
     def explain(*team: str) -> str:

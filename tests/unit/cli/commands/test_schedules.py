@@ -1,4 +1,4 @@
-"""The commands about schedules, over a team in memory: create, list, show, pause, resume, run, delete, submit --at."""
+"""The commands for schedules with a team in memory: create, list, show, pause, resume, run, delete, submit --at."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TEAM = Team(name="crew", strategy=Pipeline(stages=(Stage(agent="a"),)))
 
 @asynccontextmanager
 async def scheduled(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Client]:
-    """Run a team whose client the commands use, on the loop of the test."""
+    """Run a team on the test's event loop. The commands use its client."""
     async with factory.team(TEAM, [factory.echo("a")]) as client:
         use_client(monkeypatch, client)
         yield client

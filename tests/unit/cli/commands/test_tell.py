@@ -1,4 +1,4 @@
-"""`pointsman tell` sends a message, and reports by exit code and JSON if the workflow takes the message."""
+"""`pointsman tell` sends a message. Its exit code and JSON report if the workflow accepts the message."""
 
 from __future__ import annotations
 

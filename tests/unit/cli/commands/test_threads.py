@@ -1,4 +1,4 @@
-"""The commands about threads, over a team in memory: list, show, delete, and a chat on standard input."""
+"""The commands for threads with a team in memory: list, show, delete, and a chat on standard input."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def recall(request: str, context: Context) -> str:
 
 @asynccontextmanager
 async def talked(monkeypatch: pytest.MonkeyPatch, *agents: Agent) -> AsyncIterator[Client]:
-    """Run a team whose client the commands use, on the loop of the test."""
+    """Run a team on the test's event loop. The commands use its client."""
     async with factory.team(TEAM, list(agents or [recall])) as client:
         use_client(monkeypatch, client)
         yield client

@@ -1,4 +1,4 @@
-"""Commands show all data; without data they show the alternatives."""
+"""Commands show all data. Without data they show the alternatives."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_known_dead_letter_causes_are_offered(client: Client, capsys: pytest.Cap
     asyncio.run(store_dead_letter(client, "d1", "undecodable", workflow="wf_2"))
     refused = failed(client, capsys)
     assert "dead list" not in refused
-    assert "pointsman resume" not in refused  # no task failed, because none began
+    assert "pointsman resume" not in refused  # no task failed, because no task started
 
     asyncio.run(store_dead_letter(client, "d2", "undecodable"))
     assert "`pointsman dead list --workflow wf_1` shows the dead letters." in failed(client, capsys)
@@ -202,7 +202,7 @@ def test_names_and_numbers_of_agents_are_never_cut(client: Client, width: int) -
     assert [row.split()[0], *[cell for cell in row.split() if cell.isdigit()]] == ["billing", "1", "12", "3", "8"]
     assert width == 200 or not more
     assert width < 60 or "running" in head
-    assert width in (40, 200) or row.rstrip().endswith("…"), "what it does is seen to be cut"
+    assert width in (40, 200) or row.rstrip().endswith("…"), "a cut description must end with an ellipsis"
 
 
 def test_task_with_a_missing_agent_is_waiting_in_every_view(client: Client, capsys: pytest.CaptureFixture[str]) -> None:

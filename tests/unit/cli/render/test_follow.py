@@ -1,4 +1,4 @@
-"""A trace on a terminal grows with its workflow and is removed at its end."""
+"""A trace on a terminal grows with its workflow. It is removed when the workflow ends."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TEAM = Team(name="crew", limits=Limits(deadline=30))
 
 
 class Screen:
-    """A terminal, and the text on it."""
+    """A terminal and its text."""
 
     def __init__(self) -> None:
         self.console = Console(file=io.StringIO(), force_terminal=True, width=140, height=40, color_system=None)
@@ -88,7 +88,7 @@ async def test_watch_prints_events_as_they_happen(capsys: pytest.CaptureFixture[
     async def told() -> bool:
         nonlocal said
         said += capsys.readouterr().out
-        return said.count('"task_succeeded"') == 2 if json else "✓ a " in said  # the planner, and then a
+        return said.count('"task_succeeded"') == 2 if json else "✓ a " in said  # first the planner, then `a`
 
     async with factory.team(TEAM, [planner_of(*plan), synthesizer, echo("a"), slow(release)], settled=True) as client:
         watching = asyncio.ensure_future(follow(await client.submit("crew", "help"), json=json))

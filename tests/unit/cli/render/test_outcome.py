@@ -1,4 +1,4 @@
-"""The printed outcome states the content of the log within the terminal's width."""
+"""The printed outcome has the content of the log and fits the terminal's width."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_ids_are_never_cut_off(width: int) -> None:
     assert len(lists.splitlines()) == 2
     assert "d" * 24 in dead
     assert WORKFLOW in dead
-    assert len(dead.splitlines()) == 2, "the cause is shortened and not wrapped"
+    assert len(dead.splitlines()) == 2, "the cause must be shortened, not wrapped"
 
 
 @pytest.mark.parametrize("width", [60, 80, 140])
@@ -164,7 +164,7 @@ def test_failure_reason_time_and_agent_are_shown_at_every_width(width: int) -> N
     assert len(re.findall(r"fitter .*handler_error: out", dead)) == 2
     assert dead.count(f"{at(1).astimezone():%m-%d %H:%M:%S}") == 2
     assert all(len(line) <= width for line in dead.splitlines())
-    assert width < 140 or "attempts" in dead, "as `show` calls them"
+    assert width < 140 or "attempts" in dead, "`dead` must name the column as `show` does"
 
 
 def test_outcome_without_an_answer_has_the_reason() -> None:
@@ -233,7 +233,7 @@ def test_show_names_the_open_approvals() -> None:
     text = plain(render.render_workflow([started(), accepted, *asked, decided, handed], (), at(9), ()))
 
     assert "waiting for an answer" in text
-    assert "t1 is waiting for an agent named fitter" in text, "nor is what else it waits for left out"
+    assert "t1 is waiting for an agent named fitter" in text, "the second reason to wait is missing"
     assert "wf-2: the task t2" in text
     assert "wf-1" not in text
 
@@ -299,7 +299,7 @@ def test_attempt_that_asked_a_person_is_drawn_as_waiting() -> None:
     (line,) = (line for line in text.splitlines() if "invoke_agent fitter" in line)
 
     assert "‖ invoke_agent fitter t1" in line
-    assert "█" in line, "it worked until it asked"
+    assert "█" in line, "the attempt's work before its question is missing"
     assert "a person must allow the use of refund" in line
     assert "✗" not in text + narrow
     assert "needs_answer" not in text + narrow
@@ -320,7 +320,7 @@ def test_bars_are_to_scale_on_one_axis() -> None:
     assert whole[1] == 32
     assert (plan[0], fitter[0]) == (whole[0], whole[0] + 5)
     assert abs(fitter[1] - 16) <= 1
-    assert tester[0] == fitter[0], "they ran at the same time"
+    assert tester[0] == fitter[0], "parallel tasks must start in the same column"
     assert abs(tester[1] - 32 / 3) <= 1
 
 
@@ -405,7 +405,7 @@ def test_trace_fits_into_its_terminal(width: int) -> None:
 
     assert len(lines) >= 10
     assert all(len(line) <= width for line in lines)
-    assert any("3.0 s" in line for line in lines), "how long it took is always there"
+    assert any("3.0 s" in line for line in lines), "the duration is missing"
 
 
 @pytest.mark.parametrize("width", [50, 60, 70])

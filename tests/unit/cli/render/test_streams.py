@@ -1,4 +1,4 @@
-"""Streamed text is shown whole where a person waits, and the columns of events hold for every name."""
+"""Streamed text is shown completely to a waiting person. The columns of events are aligned for every name."""
 
 from __future__ import annotations
 

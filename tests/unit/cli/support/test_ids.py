@@ -35,7 +35,7 @@ def test_id_prefix_selects_a_workflow(client: Client) -> None:
 
 def test_beginning_of_several_ids_is_refused_with_the_ids(client: Client) -> None:
     some = [asyncio.run(client.submit("shop", "hello", request_id=f"r-{number}")).id for number in range(17)]
-    digit = next(each[3] for each in some if sum(other[3] == each[3] for other in some) > 1)  # of 16 there are
+    digit = next(each[3] for each in some if sum(other[3] == each[3] for other in some) > 1)  # 17 ids and 16 digits
 
     with pytest.raises(ConfigurationError, match=f"workflows begin with wf_{digit}: .*give more of the id"):
         asyncio.run(resolve_workflow_id(client, f"wf_{digit}"))
@@ -64,7 +64,7 @@ def test_beginning_of_several_ids_cancels_no_workflow(client: Client) -> None:
     for number in range(17):
         asyncio.run(client.submit("shop", "hello", request_id=f"r-{number}"))
     ids = [each.id for each in asyncio.run(client.list())]
-    digit = next(each[3] for each in ids if sum(other[3] == each[3] for other in ids) > 1)  # of 16 there are
+    digit = next(each[3] for each in ids if sum(other[3] == each[3] for other in ids) > 1)  # 17 ids and 16 digits
 
     with pytest.raises(ConfigurationError, match="give more of the id"):
         workflows.cancel(f"wf_{digit}", reason="", **NOWHERE)

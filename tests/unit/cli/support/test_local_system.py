@@ -1,4 +1,4 @@
-"""`up` and `demo` refuse invalid set-ups before they start, and report ended children."""
+"""`up` and `demo` refuse invalid set-ups before the start, and report ended children."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_uncreatable_folder_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
     assert "cannot be created" in ended.stderr
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="there is no lock there")
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such file lock")
 def test_second_system_on_one_folder_is_refused_until_the_first_ends(tmp_path: Path) -> None:
     with (
         local_system.exclusive_lock(tmp_path),
@@ -52,7 +52,7 @@ def test_port_in_use_is_taken_and_one_with_lingering_connections_is_free() -> No
         taken = not up._is_port_free(port)
         with socket.create_connection(("127.0.0.1", port)) as client:
             accepted, _ = server.accept()
-            accepted.close()  # who closes first keeps the port in TIME-WAIT
+            accepted.close()  # the side that closes first keeps the port in TIME-WAIT
             assert client.recv(1) == b""
 
     assert taken
@@ -85,7 +85,7 @@ def test_ctrl_c_during_the_imports_is_no_traceback() -> None:
     assert (ended.returncode, ended.stderr) == (130, "pointsman: interrupted\n")
 
 
-@pytest.mark.skipif(os.name != "posix", reason="signals are sent")
+@pytest.mark.skipif(os.name != "posix", reason="the test sends POSIX signals")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_background_child_of_a_script_ends_on_an_ignored_signal(number: int) -> None:
     async def main() -> None:

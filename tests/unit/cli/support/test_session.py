@@ -1,4 +1,4 @@
-"""Messages of a command before it connects to the broker."""
+"""Messages that a command prints before it is connected to the broker."""
 
 from __future__ import annotations
 

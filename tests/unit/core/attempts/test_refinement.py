@@ -1,4 +1,4 @@
-"""A task that failed twice is tried in other words, once, and within the attempts it has anyway."""
+"""A task that failed twice is reworded once and tried again, within its number of attempts."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_after_the_second_failure_the_refiner_is_asked_and_knows_the_error() -> 
     assert (asked.input["attempts"], asked.input["request"]) == (2, "do it")
     assert (asked.input["agent"], asked.input["agent_description"]) == ("worker", "does what worker does")
     assert asked.input["intent"] == "do the work of t1"
-    assert "task_input" not in asked.input  # it is the request
+    assert "task_input" not in asked.input  # the task's input is the request, which is already there
 
 
 def test_refiner_gets_the_input_of_the_task() -> None:
@@ -57,7 +57,7 @@ def test_next_attempt_has_the_refined_intent_and_the_limit_of_attempts_stays() -
     assert story.task("t1").attempt == 3
     assert not list(replay_log(story.commits))
     story.fail_task("t1", failure(retryable=True))
-    assert story.statuses() == {"t1": "backing_off"}, "no second refinement"
+    assert story.statuses() == {"t1": "backing_off"}, "a task must not be refined twice"
     story.fail_task("t1", failure(retryable=True))
     assert story.statuses() == {"t1": "failed"}
 

@@ -1,4 +1,4 @@
-"""A failed attempt is retried, goes to the fallback agent or ends the task. Attempts are bounded."""
+"""After a failed attempt the task is retried, goes to the fallback agent, or fails. Attempts are bounded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A judge reviews an output: the output passes, is returned once with the reason, or ends the pipeline."""
+"""A judge reviews an output. The output passes, is returned once with a reason, or ends the pipeline."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parallel attempts cannot overspend: each reserves its share until its result arrives."""
+"""Parallel attempts cannot overspend, because each attempt reserves its share until its result arrives."""
 
 from __future__ import annotations
 
@@ -264,7 +264,7 @@ def test_returned_budget_is_offered_until_it_is_spent(monkeypatch: pytest.Monkey
     story.complete_task("t0", usage=calls(0))
 
     assert [each.id for each in story.state.plan_tasks() if each.active] == [f"t{number}" for number in range(1, 10)]
-    assert asked.call_count == 2  # the attempt that gets it, and the attempt without a share
+    assert asked.call_count == 2  # one attempt gets the share, the other attempt gets none
 
 
 def test_the_tighter_of_the_requests_and_the_teams_limits_is_shared() -> None:
@@ -309,11 +309,11 @@ def test_planner_is_told_the_remaining_time_if_only_time_is_bounded() -> None:
     assert given["remaining_limits"] == {"seconds": 600, "replans": 0}
 
 
-# In each case
+# Property tests
 
 
 class Thrifty(World):
-    """A world in which each agent uses at most its budget, and at least nothing."""
+    """A world in which each agent uses between nothing and its budget."""
 
     def _answer(self, handoff: Any) -> Any:
         answer = super()._answer(handoff)
@@ -330,7 +330,7 @@ def _holds(state: State, limits: Limits) -> None:
     used, aside = state.usage, reserved(state)
     for name, spent in (("calls", used.calls), ("tokens", used.tokens), ("cost", used.cost)):
         bound = getattr(limits, name)
-        assert bound is None or spent + aside[name] <= bound + 1e-9, f"{spent} {name} used, {aside[name]} set aside"
+        assert bound is None or spent + aside[name] <= bound + 1e-9, f"{spent} {name} used and {aside[name]} reserved"
 
 
 @settings(

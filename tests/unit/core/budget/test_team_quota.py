@@ -1,4 +1,4 @@
-"""A tree of teams plans at most as much as its topmost team may. Shares are reserved, and results return the rest."""
+"""A tree of teams plans at most the quota of its top team. Shares are reserved, and results return unused quota."""
 
 from __future__ import annotations
 
@@ -241,11 +241,11 @@ def test_child_time_and_usage_stay_within_the_parents() -> None:
         handoff = inner
 
 
-# In each case
+# Property tests
 
 
 class Tree:
-    """Workflows of teams that hand tasks to teams, each decided by the core. Messages are late or lost."""
+    """Workflows of nested teams that the core decides. Messages are late or lost."""
 
     def __init__(self, chance: Random) -> None:
         self.chance, self.now = chance, T0
@@ -378,8 +378,8 @@ def test_nested_teams_plan_no_more_than_the_root_team_may(seed: int) -> None:
     for _ in range(150):
         tree.turn()
         whole = planned_by_all(tree)
-        assert whole.tasks <= most.tasks, f"{whole.tasks} tasks of {most.tasks}"
-        assert whole.replans <= most.replans, f"{whole.replans} re-plans of {most.replans}"
+        assert whole.tasks <= most.tasks, f"{whole.tasks} tasks; at most {most.tasks} are allowed"
+        assert whole.replans <= most.replans, f"{whole.replans} re-plans; at most {most.replans} are allowed"
         top = tree.flows["wf_top"]
         if top.ended:
             assert whole.tasks <= plan_usage(top).tasks

@@ -1,4 +1,4 @@
-"""Token buckets of provider limits: no minute exceeds a rate, and a crash loses no tokens."""
+"""Token buckets enforce provider limits. No minute exceeds a rate, and a crash loses no tokens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Conflicting results go to a judge, and the outcome has the ruling with its reason."""
+"""Conflicting results go to a judge. The outcome has the judge's ruling and its reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An agent that keeps failing gets no work except for one probe. Its other tasks go to a fallback or wait."""
+"""An agent that keeps failing gets only one probe. Other tasks go to a fallback or wait."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def at(seconds: float) -> datetime:
     return T0 + timedelta(seconds=seconds)
 
 
-# The value
+# The state of circuits
 
 
 def test_circuit_opens_twice_as_long_each_time_up_to_five_minutes() -> None:
@@ -45,7 +45,7 @@ def test_circuit_opens_twice_as_long_each_time_up_to_five_minutes() -> None:
     assert pauses == [10, 20, 40, 80, 160, 300, 300]
     assert circuits.agents["worker"].since == T0
     assert open_circuit(Circuits(), "worker", T0, 600).agents["worker"].until == at(600), (
-        "who wants longer pauses has them"
+        "a longer configured pause must be used"
     )
     assert open_circuit(close_circuit(circuits, "worker"), "worker", T0, 10).agents["worker"].open_count == 1
 
@@ -56,11 +56,13 @@ def test_one_probe_is_allowed_until_it_is_released() -> None:
     assert start_probe(circuits, "worker", at(9), "wf/t1/1", at(60)) is None
     first = start_probe(circuits, "worker", at(10), "wf/t1/1", at(60))
     assert first is not None
-    assert start_probe(first, "worker", at(11), "wf/t1/1", at(60)) == first, "the same one, decided again"
+    assert start_probe(first, "worker", at(11), "wf/t1/1", at(60)) == first, (
+        "a probe that is decided again must not change"
+    )
     assert start_probe(first, "worker", at(11), "wf/t2/1", at(60)) is None
     assert start_probe(first, "worker", at(60), "wf/t2/1", at(90)) is not None
     free = release_probe(first, "worker", at(12))
-    assert free.agents["worker"].probe == "", "no probe is on its way, as the gauge shows"
+    assert free.agents["worker"].probe == "", "the released probe is still shown as running"
     assert start_probe(free, "worker", at(12), "wf/t2/1", at(60)) is not None
 
 
@@ -90,7 +92,7 @@ def test_transient_errors_are_the_agents_fault(error: AttemptError, blamed: bool
     assert is_agent_fault(error) is blamed
 
 
-# What it leads to
+# Effects on workflows
 
 
 def test_task_for_a_failing_agent_is_held_without_an_attempt() -> None:
@@ -137,7 +139,7 @@ def test_while_another_workflows_probe_is_on_its_way_a_task_is_held() -> None:
     story.planned(task("t1"))
 
     assert story.statuses() == {"t1": "held"}
-    assert story.task("t1").not_before == at(10), "it may be known before that"
+    assert story.task("t1").not_before == at(10), "the task must check again after ten seconds"
 
 
 def test_claimed_probe_goes_to_its_task_when_decided_again() -> None:
@@ -254,7 +256,7 @@ def test_retry_that_waited_for_budget_is_held_if_its_circuit_opened() -> None:
 
 def test_guarded_fallback_needs_approval_after_waiting_for_budget() -> None:
     cards = (card("worker", fallback="standby"), card("standby", approval="required"), card("other"))
-    for wait in (None, 30):  # its time has come by then, or not
+    for wait in (None, 30):  # the retry time has passed at 9 s, or has not
         story = WorkflowDriver(
             limits=Limits(calls=3), strategy=PlanAndExecute(synthesizer=None), refiner=None, cards=cards
         )
@@ -278,11 +280,11 @@ def test_retry_goes_to_the_fallback_while_the_circuit_is_open() -> None:
 
     story.circuits = {"other": open_until(8)}
     story.fail_task("t1", failure(retryable=True))
-    assert story.statuses() == {"t1": "held"}, "worker is well again and had its attempt"
+    assert story.statuses() == {"t1": "held"}, "worker had its attempt, so the task must wait for other"
     story.fire_timer()
     assert story.handoff("t1").to_agent == "other"
     story.fail_task("t1", failure(retryable=True))
-    assert story.statuses() == {"t1": "failed"}, "the fallback's own fallback is who it stands in for"
+    assert story.statuses() == {"t1": "failed"}, "no agent is left, because the fallback of other is the first agent"
 
 
 def test_held_task_at_the_deadline_is_a_gap_with_the_reason() -> None:
@@ -298,7 +300,9 @@ def test_held_task_at_the_deadline_is_a_gap_with_the_reason() -> None:
     assert story.outcome.status == "partial"
     assert "the deadline of 25 s was reached; worker kept failing and was sent no work" in gap.reason
     held = [each.until for each in story.entries_of(TaskHeld)]
-    assert sorted(held) == [at(10), at(20), at(25)], "looked at every ten seconds, and no later than there is use in it"
+    assert sorted(held) == [at(10), at(20), at(25)], (
+        "the task must be checked every ten seconds, and last at the deadline"
+    )
 
 
 def test_a_synthesizer_that_keeps_failing_leaves_the_results_after_the_deadline() -> None:

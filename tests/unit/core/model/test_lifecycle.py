@@ -1,4 +1,4 @@
-"""The tables of moves are whole, the fold holds them, and the page in the docs is drawn from them."""
+"""The tables of moves are complete, the fold obeys them, and the diagram in the docs is generated from them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A bad plan is returned with the reasons, a bounded number of times. A plan is changed if the limits allow it."""
+"""An invalid plan is returned with the reasons, a bounded number of times. Limits allow or forbid another plan."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def test_faults_of_form_and_of_content_go_back_together() -> None:
         "wait for each other in a circle: e, f",
     ):
         assert part in problems, part
-    assert "depends on 'a'" not in problems  # the task cannot be read, but the plan has it
+    assert "depends on 'a'" not in problems  # an unreadable task is still in the plan
 
 
 def test_a_plan_with_an_intent_of_one_word_is_accepted() -> None:

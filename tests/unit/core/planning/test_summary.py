@@ -1,4 +1,4 @@
-"""A turn of a thread begins after the summary of its older turns, and its agents receive the past."""
+"""A turn of a thread starts after the summary of older turns. Its agents receive the history."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SUMMARIZER = card("summarizer", role=Role.SUMMARIZE)
 
 
 def turn(*live: Any, overflow: tuple[PastTurn, ...] = TURNS[:3], **given: Any) -> WorkflowDriver:
-    """Return the fifth turn of a thread, whose first three turns are to be summarized."""
+    """Return the fifth turn of a thread that summarizes its first three turns."""
     story = WorkflowDriver(cards=(*cards("worker"), *live), strategy=PlanAndExecute(**given))
     place = ThreadTurn(thread="talk", caller="ann", number=5, overflow=overflow)
     history = History(summary="before", turns=TURNS[1:], left_out=1)

@@ -1,4 +1,4 @@
-"""A plan is refused for every fault it has, all of them named at once."""
+"""The refusal of a plan names all of its faults."""
 
 from __future__ import annotations
 

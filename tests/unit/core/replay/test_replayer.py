@@ -1,4 +1,4 @@
-"""The code that decided a workflow decides it again just so, and any change of mind is found where it is."""
+"""A replay with unchanged code makes the same decisions. A changed decision is reported with its commit."""
 
 from __future__ import annotations
 
@@ -161,8 +161,8 @@ def test_replay_context_keeps_the_team_without_planner_only_fields() -> None:
 
     story.decide_and_apply(RequestReceived(replace(admission(Router(), Limits()), team=team), Request(input="do it")))
 
-    # `agents` has the full names. Daily limits and the policy of threads admit requests; a workflow of a thread keeps
-    # its summarizer.
+    # `agents` has the full names of `own_agents`. Daily limits and the policy of threads apply only to the admission of
+    # requests. A state has only the summarizer of this policy.
     admitting = {"daily", "daily_per_caller", "threads"}
     kept = Team.model_fields.keys() - {"name", "description", "skills", "own_agents", *admitting}
     assert {name: getattr(story.state, name) for name in kept} == {name: getattr(team, name) for name in kept}

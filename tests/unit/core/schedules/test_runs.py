@@ -1,4 +1,4 @@
-"""Decisions about schedules: overlap, missed fires, clocks that jump, commands, and the order of runs."""
+"""Decisions about schedules: overlap, missed fires, clock jumps, commands, and the order of runs."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 
 
 class Desk:
-    """A schedule whose decisions are stored at once."""
+    """A schedule that applies its decisions at once."""
 
     def __init__(self, **spec: Any) -> None:
         chosen: dict[str, Any] = {"cron": "0 * * * *", **spec}
@@ -195,10 +195,10 @@ def test_clock_that_is_set_back_fires_no_time_twice() -> None:
 
 def test_fires_after_a_wrong_jump_forward_are_made_up_when_the_clock_is_corrected() -> None:
     desk = Desk(overlap="allow", missed="skip")
-    desk.check(NINE + 30 * DAY + timedelta(minutes=5))  # all fires of a month were missed
+    desk.check(NINE + 30 * DAY + timedelta(minutes=5))  # a wrong clock: all fires of a month count as missed
     assert desk.runs() == []
 
-    desk.check(NINE - timedelta(minutes=10))  # the clock is right again
+    desk.check(NINE - timedelta(minutes=10))  # the clock is correct again
     for hour in range(3):
         desk.check(NINE + hour * HOUR + timedelta(seconds=1))
 
@@ -282,7 +282,7 @@ def test_name_is_free_after_the_deletion() -> None:
     desk.check(START)
 
     assert (desk.schedule.status, desk.schedule.wake) == ("active", NINE)
-    assert desk.schedule.timer > timer  # the timer of the old one, which may still fire, has another number
+    assert desk.schedule.timer > timer  # another number than the old schedule's timer, which may still fire
 
 
 def test_schedule_of_another_user_cannot_be_created() -> None:

@@ -1,4 +1,4 @@
-"""The times of schedules: fields, time zones, changes to daylight saving time, and definitions that are refused."""
+"""Times of schedules: fields, time zones, changes to daylight saving time, and refused definitions."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_year_of_missed_minutes_is_counted_up_to_a_bound() -> None:
 
 
 def test_newest_of_many_fires_is_found_after_a_long_gap() -> None:
-    # The fires of each January: the newest is eleven months before the end.
+    # The schedule fires each January, so the newest fire is eleven months before the end.
     newest, count = fires_between(spec("* * * 1 *"), at("2020-01-01T00:00Z"), at("2026-12-01T00:00Z"))
 
     assert (newest, count) == (at("2026-01-31T23:59Z"), MAX_COUNTED)

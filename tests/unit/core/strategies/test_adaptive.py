@@ -1,4 +1,4 @@
-"""An adaptive planner gets every result, plans the next step, and is stopped if it repeats itself."""
+"""An adaptive planner gets every result and plans the next step. It is stopped if it repeats a step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Choreography: agents react to events, each reaction is a task, and the workflow ends in silence or by an event."""
+"""In a choreography, agents react to events, and each reaction is a task. The workflow ends by silence or an event."""
 
 from __future__ import annotations
 

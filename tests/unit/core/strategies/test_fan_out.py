@@ -1,4 +1,4 @@
-"""A fan-out asks every member the same, needs a share of them, and has their answers merged."""
+"""A fan-out sends every member the same request, needs answers from a part of them, and merges the answers."""
 
 from __future__ import annotations
 

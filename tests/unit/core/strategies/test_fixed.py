@@ -1,4 +1,4 @@
-"""A fixed plan runs as its author wrote it, without a planner and with the inputs of the request."""
+"""A fixed plan runs as its author wrote it, without a planner and with inputs from the request."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pointsman_schemas.team import Limits, Team
 
 
 def step(id: str, needs: tuple[str, ...] = (), **given: Any) -> PlannedTask:
-    """A task for the agent of its name."""
+    """Return a task for the agent with the same name."""
     return PlannedTask(id=id, **{"agent": id, "intent": f"do the work of {id}", "depends_on": needs, **given})
 
 

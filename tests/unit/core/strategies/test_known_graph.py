@@ -1,4 +1,4 @@
-"""A known graph: conditions, lists of items, fields from results and requests with a schema."""
+"""A known graph has conditions, lists of items, fields from results, and requests with a schema."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pointsman_schemas.team import Limits, Team
 
 
 def step(id: str, needs: tuple[str, ...] = (), **given: Any) -> PlannedTask:
-    """A task for the agent of its name."""
+    """Return a task for the agent with the same name."""
     return PlannedTask(id=id, **{"agent": id, "intent": f"do the work of {id}", "depends_on": needs, **given})
 
 
@@ -167,7 +167,7 @@ def test_too_few_items_fail_the_task_and_a_replayed_item_mends_it() -> None:
         "find": "succeeded", "check": "failed", "sum": "skipped", "x": "running",
         "check-1": "succeeded", "check-2": "failed",
     }  # fmt: skip
-    story.control("replay", task_id="check", event_id="other")  # it has no attempt of its own
+    story.control("replay", task_id="check", event_id="other")  # a list task has no attempt that could be replayed
     assert story.statuses()["check"] == "failed"
     story.control("replay", task_id="check-2")
     assert (story.statuses()["check"], story.statuses()["sum"]) == ("expanded", "waiting")

@@ -1,4 +1,4 @@
-"""The stages of a pipeline run in order with checks and feedback, and its end states its progress."""
+"""The stages of a pipeline run in order with checks and feedback. The outcome states the progress."""
 
 from __future__ import annotations
 

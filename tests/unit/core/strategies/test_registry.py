@@ -1,4 +1,4 @@
-"""A request that comes before the agents waits for them, as a task waits for its agent."""
+"""A request that arrives before its agents waits for them, like a task that waits for its agent."""
 
 from __future__ import annotations
 

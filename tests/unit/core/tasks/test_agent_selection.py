@@ -16,7 +16,7 @@ EXPERTS = cards("legal", "medical", "technical")
 
 
 def routed(router: Router, answer: Any, **given: Any) -> WorkflowDriver:
-    """Start, and let the classifier answer."""
+    """Start a workflow and deliver the classifier's answer."""
     story = WorkflowDriver(strategy=router, cards=EXPERTS, **given).start()
     story.complete_task("classify-1", answer)
     return story

@@ -1,4 +1,4 @@
-"""A team is an agent: its handoff is a request, its outcome is a result, and the end of its parent cancels it."""
+"""A team works as an agent. Its handoff is a request, its outcome is a result, and the end of its parent cancels it."""
 
 from __future__ import annotations
 
@@ -260,6 +260,6 @@ def test_child_ends_in_time_for_its_parent() -> None:
 
 
 def test_child_context_survives_a_snapshot() -> None:
-    assert isinstance(child().state, State)  # a story checks each step so
+    assert isinstance(child().state, State)  # each step of the driver checks that a snapshot restores the state
     assert child().state.depth == 1
     assert child().handoff("plan-1").depth == 1

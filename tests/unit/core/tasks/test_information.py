@@ -1,4 +1,4 @@
-"""Agents and planners ask a person for information. A wrong answer changes nothing, and a question ends by itself."""
+"""Agents and planners ask a person for information. An invalid answer has no effect. A question ends at its timeout."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def question(key: str = "k1", **given: Any) -> QuestionRequest:
 
 
 def asking(*questions: QuestionRequest, **given: Any) -> WorkflowDriver:
-    """Return a workflow whose task `pay` asks `questions`, beside a task that has succeeded."""
+    """Return a workflow with a succeeded task, and with a task `pay` that asks `questions`."""
     story = WorkflowDriver(cards=cards("worker", "payer"), **given).planned(task("look"), task("pay", "payer"))
     story.complete_task("look", {"found": 2})
     story.fail_task("pay", failure("needs_answer"), questions=questions)
@@ -202,7 +202,7 @@ def test_planner_gets_a_note_that_a_question_has_no_answer() -> None:
     said = [{"question": "For when?", "unanswered": "no answer arrived in time"}]
     assert story.handoff_input("plan-1")["answers"] == said
     story.complete_task("plan-1", {"goal": "", "tasks": [task("a", "ghost")]})
-    assert story.handoff_input("plan-2")["answers"] == said  # also the planner of the repair
+    assert story.handoff_input("plan-2")["answers"] == said  # the planner that repairs the plan gets the answers, too
 
 
 def test_planner_that_may_not_ask_is_told_to_plan() -> None:

@@ -1,4 +1,4 @@
-"""Guarded work waits for a person. An answer counts once, and no answer means no."""
+"""Guarded work waits for a person. An answer counts once. Without an answer the work is rejected."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def of_team(**given: Any) -> WorkflowDriver:
 
 
 def stay_silent(story: WorkflowDriver) -> None:
-    """Let timers fire until no question is open."""
+    """Fire timers until no question is open."""
     while story.state.questions:
         assert story.fire_timer()
 
@@ -221,7 +221,7 @@ def test_a_second_answer_changes_nothing_and_says_so(action: str) -> None:
 
     assert "was answered" in story.entries_of(ControlIgnored)[0].reason
     assert story.state.tasks == before.tasks
-    assert not story.control(action, question=FIRST, event_id="again"), "redelivered"
+    assert not story.control(action, question=FIRST, event_id="again"), "a redelivered answer must have no effect"
     assert same_again(story)
 
 
@@ -360,7 +360,7 @@ SCHEMA: dict[str, Any] = {"type": "object", "properties": {"id": {"type": "integ
 
 
 def calls(story: WorkflowDriver, *wanted: dict[str, Any]) -> None:
-    """Let the agent of `t1` ask for approval of these calls."""
+    """End the attempt of `t1` with questions about the approval of these calls."""
     asking = [{"tool": "refund", "arguments": each, "input_schema": SCHEMA} for each in wanted]
     story.fail_task("t1", error=None, questions=asking)
 

@@ -1,4 +1,4 @@
-"""A task that asks for a skill goes to the agent that would be done with it first."""
+"""A task with a skill goes to the agent with the earliest expected end."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def asked(*ids: str, skill: str = "translation") -> list[dict[str, Any]]:
 
 
 def got(story: WorkflowDriver) -> dict[str, str]:
-    """Return the first agent of each task of the plan."""
+    """Return the first agent that got each task of the plan."""
     return {
         entry.task_id: entry.agent for entry in reversed(story.entries_of(TaskDispatched)) if entry.task_id != "plan-1"
     }
@@ -140,7 +140,7 @@ def test_a_failed_attempt_is_made_again_by_another_at_once() -> None:
     shaky.fail_task("t1", failure(retryable=True))
     assert [entry.agent for entry in shaky.entries_of(RetryScheduled)] == ["slow", "quick"]
     shaky.fail_task("t1", failure(retryable=True))
-    assert shaky.statuses() == {"t1": "failed"}, "the attempts are the task's, not each agent's"
+    assert shaky.statuses() == {"t1": "failed"}, "the limit of attempts counts for the task, not for each agent"
 
 
 def test_the_only_one_with_the_skill_is_tried_again_after_a_pause() -> None:

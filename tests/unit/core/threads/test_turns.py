@@ -1,4 +1,4 @@
-"""Turns of a thread keep their order, in any order of requests, and the record stays bounded."""
+"""Turns of a thread keep their order, even if requests arrive in another order. The record stays bounded."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def grant(thread: Thread, name: str) -> Thread:
 
 
 def talked(count: int, policy: ThreadPolicy = QUEUE) -> Thread:
-    """Return a thread with `count` ended turns and one that runs, called `now`."""
+    """Return a thread with `count` ended turns and a running turn `now`."""
     thread: Thread | None = None
     for number in range(1, count + 1):
         thread, _ = ask(thread, str(number), policy)

@@ -1,4 +1,4 @@
-"""Requests as a person reads them in a list."""
+"""Requests are formatted for a list that people read."""
 
 from __future__ import annotations
 

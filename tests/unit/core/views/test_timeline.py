@@ -1,4 +1,4 @@
-"""Each event is rendered in one line whose symbol and text agree."""
+"""Each event is rendered as one line. Its symbol and its text agree."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_every_recorded_entry_has_a_text_with_its_agent(log: Path) -> None:
 
 
 def begun(*times: float) -> TimelineLine:
-    """Return the last line about an attempt that began at these times."""
+    """Return the last line about an attempt that started at these times."""
     story = Timeline()
     story.render(dispatched("t1", "fitter", 1))
     return [story.render(tool(ATTEMPT_STARTED, each, each, kind="progress")) for each in times][-1]

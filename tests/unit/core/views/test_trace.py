@@ -1,4 +1,4 @@
-"""The trace drawn from a log is the tree that the spans make."""
+"""The trace that is drawn from a log has the same tree as the exported spans."""
 
 from __future__ import annotations
 
@@ -227,7 +227,7 @@ def test_a_task_is_handed_over_again_while_its_next_attempt_waits() -> None:
 
 
 BACKING_OFF = [*completed()[:5], dispatched("t1", "fitter", 1), *failing()[6:8]]
-"""`t1` has failed, and is due again at 3."""
+"""`t1` has failed and is retried at 3 s."""
 
 
 @pytest.mark.parametrize(
@@ -249,11 +249,12 @@ def test_a_retry_waits_for_its_time_and_for_an_agent(
     status = "running" if team and status == "handed over" else status
     assert [each.status for each in (task, *task.children)] == [status, "failed", status]
     assert task.detail == detail
-    assert (task.children[1].started_at or at(0)) <= at(now), "nothing begins later than now"
+    assert (task.children[1].started_at or at(0)) <= at(now), "the attempt starts in the future"
 
 
 def test_retry_that_has_begun_waits_for_nothing() -> None:
-    begun = tool(ATTEMPT_STARTED, 2.9, 2.9, attempt=2, kind="progress")  # the clocks of two machines differ
+    # In the future, because the clocks of two machines differ.
+    begun = tool(ATTEMPT_STARTED, 2.9, 2.9, attempt=2, kind="progress")
 
     task = find(at_time(build_trace(BACKING_OFF, [begun]), at(2.5), ("helper",)), "invoke_agent helper")
 
@@ -282,7 +283,7 @@ def test_failed_task_is_not_running_during_its_backoff(entry: Entry, status: str
     )
 
     assert (waits.status, waits.detail) == (status, detail)
-    assert (after.status, after.detail) == ("handed over", "fit"), "why it waited is over with the wait"
+    assert (after.status, after.detail) == ("handed over", "fit"), "after the wait, its reason must not be shown"
 
 
 def test_held_task_that_asks_for_approval_shows_the_approval() -> None:

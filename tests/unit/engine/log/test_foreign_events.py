@@ -1,7 +1,7 @@
-"""Events in the forms of other programs: Dapr's, with `data_base64`, with half a character, and partly unreadable.
+"""Events in formats of other programs: from Dapr, with `data_base64`, with half a character, and partly unreadable.
 
-The class of fault: a readable event, or an event with a readable identity, is refused under the identity of another
-event, so that its sender waits for ever.
+Class of fault: an event that is readable, or whose identity is readable, is refused with the identity of another event.
+So the sender waits for ever.
 """
 
 from __future__ import annotations

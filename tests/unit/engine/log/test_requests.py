@@ -1,4 +1,4 @@
-"""Any message on a stream becomes an input or a typed error in little time."""
+"""Every message on a stream is parsed quickly into an input or a typed error."""
 
 from __future__ import annotations
 
@@ -123,14 +123,14 @@ mails = st.tuples(headers, bodies) | st.tuples(st.just(STRUCTURED), mutated(EVEN
         StoredMessage("pointsman.request.crew.ada", b'{"input": "x"}', {}, 8, NOW),
         StoredMessage(
             "pointsman.request.crew.ada", b'{"input": "x"}', {}, 7, NOW + timedelta(days=1)
-        ),  # the stream was made again
+        ),  # from a stream that was created again
     ],
     ids=["namespace", "team", "place", "stream"],
 )
 def test_bare_requests_of_different_tenants_teams_and_streams_are_different_workflows(other: StoredMessage) -> None:
     one = StoredMessage("pointsman.request.crew.ada", b'{"input": "x"}', {}, 7, NOW)
 
-    assert workflow_of_request(one) == workflow_of_request(replace(one, headers={"Accept": "*/*"}))  # delivered again
+    assert workflow_of_request(one) == workflow_of_request(replace(one, headers={"Accept": "*/*"}))  # redelivered
     assert workflow_of_request(one) != workflow_of_request(other)
 
 

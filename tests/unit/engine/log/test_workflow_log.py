@@ -1,4 +1,4 @@
-"""A commit is under way before anything else is done for the state that it leads to."""
+"""A commit is sent before any other message for its new state."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pointsman.ports.bus import Bus
 
 
 class Wire:
-    """A connection that only publishes, at the end of the loop turn."""
+    """A connection that only publishes, at the end of the event loop's turn."""
 
     def __init__(self, happened: list[str]) -> None:
         self.happened = happened

@@ -1,4 +1,4 @@
-"""Archives of workflows that ran: one with a failure, and one with workflows below it."""
+"""Archives of workflows that ran: one has a failure, and one has nested workflows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An exported workflow can be opened completely in another place, and no process there acts on it."""
+"""An exported workflow can be imported completely into another namespace. No process there acts on it."""
 
 from __future__ import annotations
 

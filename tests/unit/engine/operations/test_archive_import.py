@@ -1,4 +1,4 @@
-"""An import stores the messages of the archive's workflows and nothing else, all of them or none, for reading."""
+"""An import stores all messages of the archive's workflows or none, and nothing else. They are only for reading."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def elsewhere(bus: type[MemoryBus] = MemoryBus) -> Client:
 
 
 def stored(client: Client) -> list[StoredMessage]:
-    """Return every message of the client's namespace."""
+    """Return all messages of the client's namespace."""
     assert isinstance(client.bus, MemoryBus)
     kinds: tuple[StreamKind, ...] = ("requests", "controls", "results", "work", "log", "dead", "limits")
     return sorted(
@@ -57,13 +57,13 @@ def with_records(archive: Archive, records: Sequence[Record]) -> Archive:
 
 
 def unfinished(archive: Archive, commits: int = 2) -> Archive:
-    """Return the archive of the workflow after this number of commits."""
+    """Return the archive of a workflow after this number of commits."""
     log = [record for record in archive.records if is_commit(record)][:commits]
     return with_records(archive, log)
 
 
 def record(archive: Archive, stream: str, subject: str, body: str = "{}", **changes: Any) -> Record:
-    """Return a record that was added to the archive by hand."""
+    """Return a record to add to an archive by hand."""
     given = {
         "stream": stream, "subject": subject.format(ns=archive.namespace, wf=archive.workflow_id), "sequence": 99,
         "at": archive.exported_at, "headers": {}, "body": body, **changes,
@@ -305,7 +305,7 @@ async def test_of_two_imports_at_once_one_is_refused(archive: Archive) -> None:
 
 
 class Interrupted(MemoryBus):
-    """Loses the broker after so many messages, until `left` is set again."""
+    """A bus whose broker is lost after `left` messages, until `left` is set again."""
 
     left = 0
     stores_the_last = False

@@ -1,4 +1,4 @@
-"""A dead letter can be looked at, replayed once, and discarded."""
+"""A dead letter can be read, replayed once, and discarded."""
 
 from __future__ import annotations
 
@@ -335,7 +335,7 @@ async def test_letter_of_a_missing_log_is_not_found(bus: MemoryBus, letters: Dea
 
 
 async def test_letter_of_the_agent_of_a_retry_is_replayed(bus: MemoryBus, letters: DeadLetters) -> None:
-    """The log of `failing` hands the second attempt to another agent than the first."""
+    """In the log of `failing`, the second attempt goes to another agent than the first attempt."""
     await store(bus, *failing())
     await bury(bus, origin="helper", subject=f"pointsman.handoff.helper.{TEAM}.{WORKFLOW}.t1.2")
     replaying = asyncio.create_task(letters.replay(await letters.get("d1")))
@@ -358,7 +358,7 @@ FOREIGN = {
 async def test_letter_of_a_worker_replays_nothing_that_was_sent_to_others(
     bus: MemoryBus, letters: DeadLetters, forged: dict[str, str], *, as_new: bool
 ) -> None:
-    """A worker may publish letters of its agent. An operator that replays a forged letter must do nothing for it."""
+    """A worker may publish dead letters of its agent. The replay of a forged letter must have no effect."""
     await store(bus, *failing())
     await bury(bus, **forged)
     before = [await all_of(bus, f"pointsman.{kind}.>") for kind in ("request", "control", "result")]

@@ -1,4 +1,4 @@
-"""Messages to workflows over the in-memory bus with the real engines: read, recorded, refused, or a next turn."""
+"""Messages to workflows are read, recorded, refused, or start a turn, on the memory bus with the real engines."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CREW = Team(name="crew", strategy=SOLO, threads=ThreadPolicy(busy="reject"))
 
 
 class Listener:
-    """An agent that ends its work when it has read a message with the text `stop`, or when the gate opens."""
+    """An agent that ends its work after it has read the message `stop`, or when the gate opens."""
 
     def __init__(self) -> None:
         self.started, self.gate = asyncio.Event(), asyncio.Event()

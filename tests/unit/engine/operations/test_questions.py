@@ -1,4 +1,4 @@
-"""People in the loop, over the in-memory bus with the real engines, through the client."""
+"""People answer questions through the client, on the memory bus with the real engines."""
 
 from __future__ import annotations
 
@@ -199,7 +199,7 @@ async def test_approved_tool_runs_once_with_the_edited_arguments() -> None:
 
     assert (question.tool, question.input) == ("refund", {"customer": "C1", "amount": 900})
     assert (before, refunded) == ([], [("C1", 90)])
-    assert looked == ["C1"], "what was done before the question is not done again"
+    assert looked == ["C1"], "work from before the question was repeated"
     assert (outcome.status, outcome.answer) == ("completed", "It is refunded.")
     assert outcome.usage.calls == 3
     assert {each.task_id: each.attempts for each in outcome.tasks}["t1"] == 2
@@ -234,7 +234,7 @@ async def test_approval_is_for_one_call_and_an_equal_call_is_asked_about_again(a
         outcome = await workflow.outcome(10)
 
     assert (first.input, second.input) == ({"amount": 9}, {"amount": 9})
-    assert before == ([] if at_once else [8]), "of what is called at once, all is asked before any of it runs"
+    assert before == ([] if at_once else [8]), "all parallel calls must be approved before the first one runs"
     assert paid == [8]
     told = [turn.text for turn in model.requests[-1].turns if turn.role == "tool"]
     assert told == ["paid", "pay failed: the use of pay was not allowed: once is enough; do without it"]
@@ -245,7 +245,7 @@ async def test_rejected_call_is_not_asked_about_again() -> None:
     @tool(approval=True)
     async def pay(amount: int) -> str:
         """Pays."""
-        raise AssertionError("it was rejected")
+        raise AssertionError("a rejected call must not run")
 
     model = ScriptedModel(tool_reply(("pay", {"amount": 9})), tool_reply(("pay", {"amount": 9})), text_reply("done"))
     clerk = LLMAgent(name="clerk", description="Pays", instructions="Pay.", tools=[pay], model=model)
@@ -343,7 +343,7 @@ async def test_agent_may_continue_without_a_rejected_call() -> None:
     @tool(approval=True)
     async def wipe() -> str:
         """Wipes the disk."""
-        raise AssertionError("it was rejected")
+        raise AssertionError("a rejected call must not run")
 
     context = Context.for_test()
     said = {"tool": "wipe", "verdict": "rejected", "by": "Ann", "reason": "no"}

@@ -1,4 +1,4 @@
-"""If every request is taken, the search for waiting requests reads no message, even after many requests."""
+"""If no request is queued, the search for queued requests reads no message, even after many requests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SUBJECTS = Subjects("pointsman")
 
 
 class Counting(MemoryBus):
-    """A bus that remembers which subjects were read."""
+    """A bus that records the subjects of reads."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -41,7 +41,7 @@ number = 7
 
 @pytest.fixture
 def file(tmp_path: Path) -> Iterator[Path]:
-    """Return a file with two agents and an imported neighbour."""
+    """Return a file with two agents that imports a module beside it."""
     before, modules = list(sys.path), set(sys.modules)
     stem = "m" + tmp_path.name.replace("-", "_")
     (tmp_path / f"helper_of_{stem}.py").write_text('SKILL = "reading"')
@@ -49,7 +49,7 @@ def file(tmp_path: Path) -> Iterator[Path]:
     path.write_text(SOURCE.format(stem=stem))
     yield path
     sys.path[:] = before
-    for name in set(sys.modules) - modules:  # of others that were loaded meanwhile a second copy would be made
+    for name in set(sys.modules) - modules:  # only these, because other removed modules would be loaded a second time
         if str(getattr(sys.modules[name], "__file__", "")).startswith(str(tmp_path)):
             del sys.modules[name]
 
@@ -190,7 +190,7 @@ def test_a_module_of_interceptors_alone_stands_around_the_agents_of_others(file:
 
     assert [len(parts.agents) for parts in (before, after, one)] == [2, 2, 2]
     assert len(before.interceptors) == len(after.interceptors) == len(one.interceptors) == 2
-    assert one.interceptors[0] is before.interceptors[1]  # the named object comes before the rest of its module
+    assert one.interceptors[0] is before.interceptors[1]  # the named object is found before other objects of its module
     with pytest.raises(ConfigurationError, match=r"_around\.py defines no Agent; name a module with agents, too"):
         load_worker([str(alone)])
 

@@ -1,4 +1,4 @@
-"""A starting process waits for a lost broker, and ends with a reason if the broker does not answer."""
+"""A starting process waits for a lost broker. It ends with a reason if the broker does not answer."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SETTINGS = Settings(ack_wait=2)
 
 
 class Cut(MemoryBus):
-    """The first creation of a consumer fails; with `away`, because the connection is lost."""
+    """A bus that fails to create the first consumer; with `away`, because the connection is lost."""
 
     def __init__(self, *, away: bool) -> None:
         super().__init__()

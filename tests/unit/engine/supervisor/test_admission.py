@@ -1,4 +1,4 @@
-"""A slot is freed by every end of a workflow, even if its outcome was missed."""
+"""Every end of a workflow frees a slot, even if the supervisor missed the outcome."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pointsman_schemas.subjects import Subjects
 
 
 class Slow(MemoryBus):
-    """Counts the questions that are under way together."""
+    """A bus that counts its concurrent requests."""
 
     under_way = most = 0
 
@@ -34,7 +34,7 @@ async def test_missed_outcomes_are_found_in_few_calls() -> None:
     for name in ("wf_7", "wf_119"):
         headers = {"ce-type": Outcome.event_type, "ce-subject": name}
         await bus.publish(subjects.outcome("crew", name), b"{}", headers)
-    await bus.publish(subjects.outcome("crew", "wf_8"), b"{}", {})  # of another team
+    await bus.publish(subjects.outcome("crew", "wf_8"), b"{}", {})  # a workflow of another team
 
     await clock.advance(5)
     found = await room.missed_outcomes()

@@ -1,4 +1,4 @@
-"""Work for a skill is sent to the agent with the shorter queue and the faster answers, over the in-memory bus."""
+"""On the memory bus, work for a skill goes to the agent with the shorter queue and the faster answers."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class StillClock:
 
 
 class CountingBus(MemoryBus):
-    """Reports five pending and two in flight in every queue except "new", and counts its calls."""
+    """A bus that reports five pending and two in-flight messages for every queue except "new", and counts calls."""
 
     asked = 0
     away = False
@@ -124,7 +124,7 @@ async def test_task_duration_is_an_expiring_moving_average_of_successes() -> Non
     await loads.refresh(["a"])
     assert loads.known["a"].seconds is None
     loads.record_commit(None, [answered("a", 3.0)])
-    assert loads.known["a"].seconds == 3.0, "what is forgotten is not a part of a new average"
+    assert loads.known["a"].seconds == 3.0, "the new average must not include forgotten answers"
     clock.seconds += 59
     await loads.refresh(["a"])
     assert loads.known["a"].seconds == 3.0
@@ -151,7 +151,7 @@ async def test_agent_under_review_is_idle(said: str, ahead: int) -> None:
     loads.record_commit(before, entries)
 
     assert asked == Load(queued=6, seconds=2.0)
-    assert loads.known["write"].queued == ahead, "what is sent back is on its way again"
+    assert loads.known["write"].queued == ahead, "a returned task must be counted as queued"
 
 
 async def test_silent_broker_delays_no_decision() -> None:

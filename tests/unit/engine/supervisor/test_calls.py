@@ -1,4 +1,4 @@
-"""The number of function calls with which a supervisor processes a workflow. A count is the same on every machine."""
+"""A supervisor processes a workflow with a limited number of function calls. Every machine counts the same number."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _PLACES = tuple(
 )
 _WARM_UP, _COUNTED = 3, 5  # workflows
 _MOST = 4_820
-"""Calls in a workflow. They were 4,787."""
+"""Limit of function calls in a workflow. Measured: 4,787."""
 
 
 async def test_workflow_takes_few_calls_in_core_schemas_and_supervisor() -> None:
@@ -44,7 +44,7 @@ async def test_workflow_takes_few_calls_in_core_schemas_and_supervisor() -> None
 
 
 async def _play(client: Client, count: int) -> None:
-    """Run one workflow after the other, because concurrent inputs would be batched differently each time."""
+    """Run workflows one after another, because concurrent inputs would be batched differently each time."""
     for _ in range(count):
         workflow = await client.submit("crew", "hello")
         assert (await workflow.outcome(20)).status == "completed"

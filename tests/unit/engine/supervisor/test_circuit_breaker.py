@@ -1,4 +1,4 @@
-"""Circuits over the in-memory bus: opening, probing and recovery after a restart."""
+"""Circuits on the memory bus open, send probes, and are recovered after a restart."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Unanswering(MemoryBus):
-    """Stores commits without an answer."""
+    """A bus that stores commits but does not answer."""
 
     async def publish(self, subject: str, body: bytes, headers: Mapping[str, str], **more: Any) -> int:
         sequence = await super().publish(subject, body, headers, **more)
@@ -121,7 +121,7 @@ async def test_failing_agent_gets_no_work_then_a_probe_then_work() -> None:
         held = [await client.submit("crew", "work") for _ in range(5)]
 
         async def all_held() -> bool:
-            with suppress(NotFoundError):  # it has not begun
+            with suppress(NotFoundError):  # a workflow has not started yet
                 logs = [await client.entries(workflow.id) for workflow in held]
                 return all(any(isinstance(entry, TaskHeld) for entry in log) for log in logs)
             return False
@@ -137,7 +137,7 @@ async def test_failing_agent_gets_no_work_then_a_probe_then_work() -> None:
         await until(well)
 
     assert sent_while_open == 0
-    assert {outcome.status for outcome in outcomes} == {"completed"}, "held, and not burnt"
+    assert {outcome.status for outcome in outcomes} == {"completed"}, "held tasks must not use up attempts"
     assert patient.calls == 3 + 5
 
 
@@ -255,7 +255,7 @@ async def test_agent_under_review_counts_as_healthy() -> None:
     shared.record(tried, "wf_1", asked)
     await until(lambda: "write" not in shared.open_circuits)
     shared.record(begun, "wf_3", failed)
-    shared.record(judged, "wf_1", passed)  # which says nothing new of it
+    shared.record(judged, "wf_1", passed)  # a review, which is no new success of the agent
     shared.record(begun, "wf_4", failed)
     await until(lambda: "write" in shared.open_circuits)
 
@@ -306,7 +306,7 @@ async def test_circuits_are_shared_by_all_supervisors_after_an_outage_too() -> N
 
 
 class Belated(MemoryBus):
-    """Receives only the first change, after later ones."""
+    """A watcher that receives only the first change, after later changes."""
 
     goes_on: asyncio.Event
 
@@ -369,7 +369,8 @@ async def test_a_probe_that_shows_nothing_makes_room_for_another(abandoned: bool
         await shared._update(lambda known: shared._open(known, "worker"))
         assert await shared.claim_probes({"worker": Probe("wf_1/t1/1", later + timedelta(seconds=60))}, later)
 
-        older = shared._on_probe_ended(shared._known, "worker", "wf_9/t1/1", blamed=True)  # sent before it opened
+        # A task that was sent before the circuit opened.
+        older = shared._on_probe_ended(shared._known, "worker", "wf_9/t1/1", blamed=True)
         shared.record(before, "wf_1", entries)
         await until(lambda: not shared.open_circuits["worker"].probe)
 
@@ -442,7 +443,7 @@ async def test_one_of_two_claims_is_granted_and_stays_granted() -> None:
     first, second = shared(), shared()
     await first._update(lambda known: first._open(known, "worker"))
     await second.load()
-    later = now + timedelta(seconds=1)  # as a timer says that came a little before its time by the clock here
+    later = now + timedelta(seconds=1)  # in the future, like the time of a timer that fires early by this clock
     claims = [{"worker": Probe(f"wf_{n}/t1/1", now + timedelta(seconds=60))} for n in (1, 2)]
 
     assert await first.claim_probes(claims[0], later)
@@ -475,7 +476,7 @@ async def test_slowly_opening_circuit_is_reported_once() -> None:
         await running
 
     assert [entry["event"] for entry in logs] == ["circuit_opened"]
-    assert shared._failing == {}  # else the next failures would be none of the first few, and open nothing
+    assert shared._failing == {}  # reset, because otherwise the next failures would not open the circuit
 
 
 @pytest.mark.parametrize(("left", "told"), [(1, ["circuit_opened"]), (0, [])])
@@ -503,7 +504,7 @@ async def test_circuit_closed_before_its_opening_was_seen_opens_again() -> None:
     await other._update(lambda known: other._open(known, "worker"))
     await other._update(lambda known: close_circuit(known, "worker"))
     await shared.load()
-    await shared._update(lambda known: close_circuit(opening(known), "worker"))  # whose message was lost
+    await shared._update(lambda known: close_circuit(opening(known), "worker"))  # the message about this change is lost
 
     for number in range(2, 4):
         shared._on_failure("worker", f"wf_{number}/t1", "", blamed=True)

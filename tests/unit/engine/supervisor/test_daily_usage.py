@@ -1,4 +1,4 @@
-"""A request above a daily limit of its team or caller is refused, after a restart and by each supervisor."""
+"""Each supervisor refuses a request above a daily limit of its team or caller, also after a restart."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def spending(request: str, context: Context) -> str:
 
 
 async def ended_as(client: Client, caller: str = "ada", to: str = "crew") -> str:
-    """Return the status of a new workflow of a caller; for a refused request the kind of the refusal."""
+    """Return the status of a caller's new workflow. For a refused request, return the kind of the refusal."""
     client.user = caller
     workflow = await client.submit(to, "hello")
     await workflow.outcome(20)
@@ -114,7 +114,7 @@ async def test_restarted_supervisors_count_what_was_used_before() -> None:
 
 
 async def store_outcome(bus: Bus, workflow: str, usage: Usage, *, round: int = 1, imported: bool = False) -> None:
-    """Store the outcome of a round. It has the usage of all rounds until then."""
+    """Store the outcome of a round. Its usage is the sum of all rounds so far."""
     outcome = ended("completed", 0, workflow=workflow).outcome
     outcome = outcome.model_copy(update={"usage": usage, "round": round, "caller": "ada"})
     envelope = Envelope(
@@ -125,7 +125,7 @@ async def store_outcome(bus: Bus, workflow: str, usage: Usage, *, round: int = 1
 
 
 class CountingBus(MemoryBus):
-    """Counts the reads of streams."""
+    """A bus that counts its reads of streams."""
 
     reads = 0
 
@@ -137,7 +137,7 @@ class CountingBus(MemoryBus):
 
 
 async def refused(usage: DailyUsage) -> bool:
-    """Ask for one more request of the caller `ada`."""
+    """Check the limits for another request of the caller `ada`."""
     received = RequestReceived(admission(SOLO, Limits()), Request(input="hello"))
     asked = InboundInput(received, cast(Any, None), "e")
     await usage.refuse([asked])
@@ -146,7 +146,7 @@ async def refused(usage: DailyUsage) -> bool:
 
 @pytest.fixture
 def clock() -> VirtualClock:
-    """Return a clock that begins at noon of a day."""
+    """Return a clock that starts at noon of a day."""
     return VirtualClock(datetime(2026, 3, 1, 12, tzinfo=UTC))
 
 
@@ -216,4 +216,4 @@ async def test_concurrent_requests_share_a_read(clock: VirtualClock) -> None:
 
     await asyncio.gather(*(refused(usage) for _ in range(50)))
 
-    assert bus.reads == 2  # of the first request, and of all requests that came meanwhile
+    assert bus.reads == 2  # one read for the first request, one for all requests that arrived during this read

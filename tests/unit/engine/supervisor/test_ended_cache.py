@@ -1,4 +1,4 @@
-"""An ended workflow is remembered no longer than its log exists."""
+"""The cache has an ended workflow only as long as its log exists."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def test_an_end_is_forgotten_before_its_log_can_be_removed(retention: timedelta,
     ended = EndedWorkflows(clock, retention)
 
     ended.add("wf_1", clock.now() - timedelta(minutes=10))
-    ended.add("wf_2", clock.now() - timedelta(minutes=20))  # used late
+    ended.add("wf_2", clock.now() - timedelta(minutes=20))  # an earlier end that is added later
 
     assert "wf_1" in ended
     assert ("wf_2" in ended) == known

@@ -1,4 +1,4 @@
-"""A supervisor's memory and its resilience, on the in-memory bus."""
+"""The memory and the resilience of a supervisor on the memory bus."""
 
 from __future__ import annotations
 
@@ -85,12 +85,12 @@ async def test_commits_of_other_supervisors_are_resent_at_the_end_only(monkeypat
         return None
 
     monkeypatch.setattr(OutboxPublisher, "republish_all", noted)
-    monkeypatch.setattr(Ownership, "refresh", alone)  # so that each receives a part of the inputs and processes it
+    monkeypatch.setattr(Ownership, "refresh", alone)  # each supervisor must process a part of the inputs itself
     async with crew(Settings(ack_wait=30), 3) as client:
         statuses = {(await (await client.submit("crew", f"hello {n}")).outcome(20)).status for n in range(20)}
 
     assert statuses == {"completed"}
-    assert ended  # three share each workflow, so a supervisor has read commits of another
+    assert ended  # three supervisors share each workflow, so a supervisor has read another's commits
     assert all(ended)
 
 
@@ -108,7 +108,8 @@ async def test_supervisors_share_no_workflow_and_spread_work_only_under_load(
         return await commit(self, head, workflow, *more)
 
     monkeypatch.setattr(WorkflowLog, "commit", noted)
-    async with crew(Settings(ack_wait=30, heartbeat=0.5), 3) as client:  # gone after three
+    # A supervisor counts as dead after three heartbeats.
+    async with crew(Settings(ack_wait=30, heartbeat=0.5), 3) as client:
         await until(lambda: _alive(client.bus, 6))
         await until(lambda: sum(engine._ownership.priority for engine in client.supervisors) == 0 + 1 + 2)
         await until(lambda: any(engine._ownership.balanced for engine in client.supervisors) is pressed)
@@ -189,7 +190,7 @@ async def test_input_is_kept_if_its_dead_letter_cannot_be_stored(
 async def test_oversized_commit_drops_its_decision_context() -> None:
     broker = MemoryBroker(max_body=20_000)
     async with crew(broker=broker) as client:
-        for number in range(600):  # some 50 bytes of grounds each
+        for number in range(600):  # each adds about 50 bytes to the decision context
             card = AgentCard(name=f"other-{number}", instance="one", description="", role=Role.JUDGE)
             await client.bus.registry.announce(card)
         workflow = await client.submit("crew", "hello")
@@ -263,7 +264,7 @@ async def test_cancel_during_admission_by_another_supervisor_is_seen(
         workflow = await client.submit("crew", "hello")
         await until(admitted)
         engine._heads.clear()
-        read, before = engine._logs.load, [LogHead()]  # another supervisor that is slightly early reads the entry
+        read, before = engine._logs.load, [LogHead()]  # the first load returns an empty log
 
         async def load(name: str, known: LogHead | None = None) -> LogHead:
             return before.pop() if before else await read(name, known)
@@ -344,7 +345,7 @@ GARBAGE = {
 @pytest.mark.parametrize("supervisors", [1, 2])
 @pytest.mark.parametrize("garbage", GARBAGE)
 async def test_foreign_message_at_the_outcome_subject_hides_nothing(garbage: str, supervisors: int) -> None:
-    """A waiter does not take it for the outcome either."""
+    """A waiting caller ignores the foreign message, too."""
     gate, begun = asyncio.Event(), asyncio.Event()
 
     @agent(name="a", description="Waits until it may")
@@ -374,7 +375,7 @@ async def test_foreign_message_at_the_outcome_subject_hides_nothing(garbage: str
 async def test_successor_sends_the_outcome_of_a_dead_supervisor(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The outcome is published last: if another message is at its subject, the rest is missing."""
+    """The outcome is published last. A foreign message on its subject means that other messages may be missing, too."""
     broker, sent = MemoryBroker(), OutboxPublisher.publish_new
     client = Client(broker.connect())
 

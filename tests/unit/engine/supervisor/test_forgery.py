@@ -1,4 +1,4 @@
-"""A sender that was not handed a task cannot answer the task, and cannot make a timer fire."""
+"""A sender without the handoff of a task can neither answer the task nor make a timer fire."""
 
 from __future__ import annotations
 

@@ -61,7 +61,8 @@ async def test_leader_spreads_workflows_between_two_cpu_thresholds(
     _, (first, _) = await supervisors(2, clock)
     spread: list[bool] = []
 
-    for share in (0.7, 0.9, 0.5, 0.3, 0.2, 0.7):  # while it shares with one other it has half of the work
+    # The load of `first`, which is half of all work while two supervisors share.
+    for share in (0.7, 0.9, 0.5, 0.3, 0.2, 0.7):
         cpu[0] += share * PERIOD
         await clock.advance(PERIOD)
         first.measure_load()
@@ -99,7 +100,7 @@ async def test_the_others_spread_them_while_they_are_handed_something() -> None:
     [
         ("pointsman.result.crew.a.wf_1.t1.1.token", 1, ["m"]),
         ("pointsman.result.crew.a.wf_1.t1.1.token", 2, []),
-        ("pointsman.request.crew.anonymous", 1, []),  # the first has no room for it
+        ("pointsman.request.crew.anonymous", 1, []),  # a request stays, because the first supervisor has no free slot
     ],
 )
 async def test_followers_forward_first_deliveries_except_requests(subject: str, delivered: int, to: list[str]) -> None:
@@ -112,7 +113,7 @@ async def test_followers_forward_first_deliveries_except_requests(subject: str, 
 
 @dataclass
 class Given:
-    """A delivery that is only forwarded."""
+    """A delivery that records where it is forwarded."""
 
     message: StoredMessage
     delivered: int
@@ -129,7 +130,7 @@ class Given:
 
 
 async def supervisors(count: int, clock: VirtualClock | None = None) -> tuple[Bus, list[Ownership]]:
-    """Return a bus and the members of a team on it, the oldest first. Their names are in no order."""
+    """Return a bus and the supervisors of a team on it, oldest first. Their names have no order."""
     bus, clock = MemoryBroker().connect(), clock or VirtualClock()
     names = ["m", "z", "a"][:count]
     for age, name in enumerate(names):

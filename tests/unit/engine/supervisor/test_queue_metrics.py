@@ -1,4 +1,4 @@
-"""Queue gauges delay no work, whatever the broker answers."""
+"""Queue gauges never delay work, regardless of the broker's answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""After a power cut has lost unsynced handoffs, each workflow still ends, and each task is done once."""
+"""After a power cut with lost unsynced handoffs, each workflow still ends, and each task runs once."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from pointsman_schemas.log import TaskDispatched
 from pointsman_schemas.team import Limits, Team
 
 TEAM = Team(name="crew", limits=Limits(deadline=60, task_timeout=30))
-AT_ONCE = 6  # workflows, of which the one slot of the agent leaves most in the queue
+AT_ONCE = 6  # workflows; most tasks stay queued, because the agent has one slot
 
 
 class Gate:
@@ -119,7 +119,7 @@ async def test_answered_work_is_not_repeated_when_consumers_are_put_back() -> No
         outcomes = [await each.outcome(20) for each in workflows]
         broker.sync_handoffs()
 
-        broker.power_cut()  # the handoffs stay, and no message shows that any of them was taken
+        broker.power_cut()  # the handoffs stay, but their acknowledgements are lost
         back = await client.operations.queue_depth("a")
         desk = SupervisorDouble(client.bus)
         await until(lambda: desk.settled("a"))

@@ -1,4 +1,4 @@
-"""Requests are equal if source, id and content are equal. No other request is dropped."""
+"""Only requests with the same source, id and content are duplicates. No other request is dropped."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def event(*, source: str = "/shop", type: str = Request.event_type) -> dict[str,
 
 
 async def ask(client: Client, body: bytes, headers: Mapping[str, str]) -> Workflow:
-    """Return the workflow of a request from another system."""
+    """Publish a request like another system. Return its workflow."""
     return await client.workflow_from_sequence(
         await client.bus.publish(client.subjects.request("crew", "anonymous"), body, headers)
     )
@@ -43,7 +43,7 @@ async def outcome_of(client: Client, body: bytes, headers: Mapping[str, str]) ->
 
 
 async def all_settled(client: Client) -> Sequence[DeadLetterEntry]:
-    """Return the dead letters, once every request is settled."""
+    """Wait until every request is settled. Return the dead letters."""
 
     async def settled() -> bool:
         depth = await client.bus.depth("request-crew", "requests")
@@ -167,7 +167,7 @@ async def test_equal_ids_of_two_clients_are_two_messages() -> None:
 
 
 async def forget(client: Client, workflow: Workflow, *streams: StreamKind) -> None:
-    """Delete all messages of the workflow from the streams, as by age or by a purge."""
+    """Delete all messages of the workflow from the streams, as after expiry or a purge."""
     for stream in streams:
         for subject in await client.bus.subjects(stream, ">"):
             if workflow.id in subject:
@@ -201,7 +201,7 @@ async def test_repeated_invalid_event_with_a_deleted_log_is_answered_again() -> 
 
 
 def with_id(form: str, value: str) -> tuple[dict[str, str], bytes]:
-    """Return headers and body of the same request under an id, in one of the forms in which an id may be sent."""
+    """Return headers and body of the same request with an id, in one of the formats for ids."""
     match form:
         case "Nats-Msg-Id":
             return {"Nats-Msg-Id": value}, ONE

@@ -1,4 +1,4 @@
-"""Ended work leaves the streams after its retention, and unsettled work stays."""
+"""Ended work is deleted after its retention period. Unsettled work stays."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def supervised(
 
 
 async def trimmed(broker: MemoryBroker, clock: VirtualClock, days: float = 0.0, *, by: str = "other") -> None:
-    """Let `days` pass, and then let a supervisor of another team apply its retention."""
+    """Advance the clock by `days`. Then a supervisor of another team applies retention."""
     await clock.advance(days * DAY)
     await RetentionJob(broker.connect(), SUBJECTS, clock, by, SETTINGS.retention_days).apply()
 
@@ -66,7 +66,7 @@ async def held(client: Client) -> dict[str, int]:
 
 
 async def complete(client: Client, clock: VirtualClock, text: str) -> str:
-    """Return the status of an ended workflow whose timer has fired and was settled."""
+    """Run a workflow until it has ended and its timer was settled. Return its status."""
     outcome = await in_time(clock, (await client.submit("quick", text)).outcome(20))
     await clock.advance(120)
     return outcome.status
@@ -141,7 +141,7 @@ async def test_unsettled_work_and_handoffs_to_teams_are_kept(
         request_consumer(SUBJECTS, "quick"): SUBJECTS.request("quick", "ada"),
         **{
             consumer: subject
-            for team in ("quick", "other")  # `other` was never sent a request
+            for team in ("quick", "other")  # `other` has never got a request
             for consumer, subject in zip(
                 input_consumers(SUBJECTS, team),
                 (
@@ -189,9 +189,9 @@ async def test_workflow_longer_than_the_retention_ends_normally() -> None:
     await trimmed(broker, clock, 6, by="patient")
 
     assert kept == begun
-    assert later  # it was stored after the kept messages
+    assert later  # the later message is stored after the kept messages
     assert outcome.status == "completed"
-    assert since == whole  # it is over for less than thirty days
+    assert since == whole  # all messages stay, because the workflow ended less than thirty days ago
     assert await held(client) == dict.fromkeys(STREAMS, 0)
 
 
@@ -212,7 +212,8 @@ async def test_only_unsettled_work_is_reported_as_retained_too_long(monkeypatch:
         await trimmed(broker, clock, 1)
 
     assert "retention_deferred" in {line["event"] for line in running}
-    assert "retention_deferred" not in {line["event"] for line in over}  # it has ended, and is kept for its time
+    # An ended workflow is in its normal retention period.
+    assert "retention_deferred" not in {line["event"] for line in over}
 
 
 async def test_log_is_kept_while_its_request_may_be_repeated() -> None:
@@ -223,7 +224,7 @@ async def test_log_is_kept_while_its_request_may_be_repeated() -> None:
         before = await held(client)
     requests = broker.find_durable("requests", "request-quick")
     assert requests is not None
-    requests.restore_pending([1])  # the supervisor died before it was acknowledged
+    requests.restore_pending([1])  # as if the supervisor had died before the acknowledgement
 
     await trimmed(broker, clock, 40)
     kept = await held(client)
@@ -291,7 +292,7 @@ async def test_late_notes_do_not_extend_the_retention() -> None:
     noted = await client.bus.subjects("log", ">")
     await trimmed(broker, clock, 1)
 
-    assert noted == [newest.subject]  # without its beginning and its outcome
+    assert noted == [newest.subject]  # only the newest commit, without the start and the outcome
     assert await held(client) == dict.fromkeys(STREAMS, 0)
 
 

@@ -1,4 +1,4 @@
-"""Schedules over the in-memory bus with the real engines: fires, outages, clocks that jump, commands, retention."""
+"""Schedules on the memory bus with the real engines: fires, outages, clock jumps, commands and retention."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ from pointsman_schemas.team import Pipeline, Stage, Team
 START = datetime(2030, 1, 1, 8, 30, tzinfo=UTC)
 MINUTE, HOUR = 60.0, 3600.0
 SOLO = Team(name="crew", strategy=Pipeline(stages=(Stage(agent="a"),)))
-SETTINGS = Settings(ack_wait=3000.0, heartbeat=900.0)  # few wakes in hours of virtual time
+SETTINGS = Settings(ack_wait=3000.0, heartbeat=900.0)  # few wake-ups in hours of virtual time
 
 
 class WallClock(VirtualClock):
-    """A clock that can be set, beside the time that passes."""
+    """A clock that can be set forward and back."""
 
     def set_by(self, seconds: float) -> None:
         self._start += timedelta(seconds=seconds)
@@ -108,7 +108,8 @@ async def test_broker_clock_that_is_set_forward_and_back_starts_no_time_twice() 
         await clock.advance(HOUR)  # 09:30
         for step in (3 * HOUR, -5 * HOUR, 2 * HOUR):
             clock.set_by(step)
-            await clock.advance(1.5 * HOUR)  # beyond a heartbeat, at which a supervisor reads the broker's clock
+            # More than a heartbeat, because a supervisor reads the broker's clock at each heartbeat.
+            await clock.advance(1.5 * HOUR)
         await clock.advance(2 * HOUR)
         shown = await client.schedules.get("report")
         found = await workflows(client)
@@ -361,7 +362,7 @@ async def test_files_stay_as_long_as_their_schedule_and_are_removed_after_it(mon
         store = FileStore(client.bus, client.subjects.artifacts_bucket, clock, 100)
 
         async def stored() -> tuple[int, int]:
-            """Return the number of files, and of chunks."""
+            """Return the number of files and the number of chunks."""
             bus = client.bus
             return (
                 len(await bus.subjects("artifacts", client.subjects.objects)),

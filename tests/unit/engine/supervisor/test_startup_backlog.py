@@ -31,7 +31,7 @@ class Inbox:
         return StartupBacklog(cast(Bus, self), self.clock, RESULTS, ACK_WAIT)
 
     async def looked_at(self, backlog: StartupBacklog, seconds: float, *in_hand: int) -> bool:
-        """Return True if a backlog remains after polls for that long."""
+        """Poll for `seconds`. Return True if a backlog remains."""
         for _ in range(int(seconds / LOOK)):
             await self.clock.advance(LOOK)
             await backlog.refresh(
@@ -82,7 +82,7 @@ async def test_the_time_in_which_the_broker_is_away_does_not_count() -> None:
     await backlog.measure()
 
     before = await inbox.looked_at(backlog, 2 * ACK_WAIT)
-    await inbox.clock.advance(ACK_WAIT + LOOK)  # in which no look was answered
+    await inbox.clock.advance(ACK_WAIT + LOOK)  # no poll is answered during this time
     after = await inbox.looked_at(backlog, 2 * ACK_WAIT)
 
     assert (before, after) == (True, True)

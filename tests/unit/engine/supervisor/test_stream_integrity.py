@@ -1,4 +1,4 @@
-"""One stream reveals losses of the other, over the in-memory bus."""
+"""On the memory bus, the messages of one stream reveal losses of another stream."""
 
 from __future__ import annotations
 

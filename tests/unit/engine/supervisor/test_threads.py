@@ -1,4 +1,4 @@
-"""Turns of a thread over the in-memory bus with the real engines: history, order, refusal, interruption, deletion."""
+"""Turns of a thread on the memory bus with the real engines: history, order, refusal, interruption and deletion."""
 
 from __future__ import annotations
 
@@ -231,7 +231,7 @@ async def statuses(talk: Thread, *expected: str) -> bool:
 
 
 async def send(client: Client, id: str, text: str, thread: str) -> None:
-    """Publish a request under an id of a foreign system."""
+    """Publish a request with an id of a foreign system."""
     event = {
         "specversion": "1.0", "id": id, "source": "/shop", "type": "io.pointsman.request.v1",
         "data": {"input": text, "thread": thread},

@@ -1,4 +1,4 @@
-"""Timers fire on time despite foreign messages, wrong clocks and engine errors."""
+"""Timers fire on time, despite foreign messages, wrong clocks and errors of the engine."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ SETTINGS = Settings(ack_wait=2, heartbeat=0.2, shutdown_grace=0)
 SOON = Team(
     name="crew", strategy=PlanAndExecute(synthesizer=None), limits=Limits(deadline=1.5), retry=RetryPolicy(backoff=0.05)
 )
-LATER = SOON.model_copy(update={"limits": Limits(deadline=3)})  # by more than a timer may be early
+LATER = SOON.model_copy(update={"limits": Limits(deadline=3)})  # the difference is more than a timer may be early
 ONE_TASK = {"id": "t1", "agent": "a", "intent": "do the thing"}
 
 
 class SetClock:
-    """A machine with a wrong clock, or a clock that is set while it runs. The monotonic clock is right."""
+    """The clock of a machine with a wrong wall time, which may also be set. The monotonic time is correct."""
 
     def __init__(self, clock: Clock, off: float = 0.0) -> None:
         self.off = timedelta(seconds=off)
@@ -76,7 +76,7 @@ async def forge(client: Client, workflow: str, name: str, due: datetime | None =
 
 
 async def begun(client: Client, id: str) -> Workflow:
-    """Return a workflow whose task has been handed over. No time passes meanwhile."""
+    """Return a workflow whose task was sent to its agent. No time passes."""
     workflow = await client.submit("crew", "hello", request_id=id)
 
     async def at_work() -> bool:
@@ -94,13 +94,13 @@ async def ended(clock: VirtualClock, client: Client, id: str = "r1") -> Outcome:
 async def test_message_in_hand_beyond_the_ack_deadline_is_not_redelivered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Scenario: with a plan of two thousand tasks over a slow network, each result was redelivered before the last task
-    was sent, and then everything was sent again."""
+    """With a plan of two thousand tasks and a slow network, each result was redelivered before the last task was sent.
+    Then all tasks were sent again."""
     clock, deliveries = VirtualClock(), list[int]()
     send, read = OutboxPublisher.publish_new, InboundDecoder.decode
 
     async def slowly(self: OutboxPublisher, *given: Any) -> None:
-        await clock.sleep(7)  # of ack deadlines of 2 s
+        await clock.sleep(7)  # longer than three ack deadlines of 2 s
         await send(self, *given)
 
     def counted(self: InboundDecoder, delivery: Delivery) -> Any:
@@ -179,7 +179,7 @@ async def test_timer_that_crashes_the_engine_is_redelivered_until_processed(
             failed.append(workflow)
             raise RuntimeError("a bug")
         if any(isinstance(each.input, ResultReceived) and each.input.result.agent == "a" for each in arrivals):
-            raise RuntimeError("a bug")  # so that the timer alone can end it
+            raise RuntimeError("a bug")  # so only the timer can end the workflow
         return await commit(self, workflow, head, arrivals)
 
     monkeypatch.setattr(Committer, "commit", trip)
@@ -198,7 +198,7 @@ async def set_back_and_forth(off: float, whose: str) -> None:
     machine = SetClock(clock, off)
     async with crew(clock, SOON, **{f"{whose}_clock": machine}) as client:
         first = await ended(clock, client)
-        machine.off = -machine.off  # it is set
+        machine.off = -machine.off  # the clock is set
         second = await ended(clock, client, "r2")
 
     for outcome in (first, second):
@@ -222,7 +222,7 @@ async def set_at_the_broker(off: float) -> None:
         machine.off = timedelta(seconds=off)
         broker._schedules = {
             name: replace(plan, due=plan.due - off) for name, plan in broker._schedules.items()
-        }  # a real one fires them by its clock
+        }  # a real broker fires schedules by its own clock
         broker.wake()
         outcome = await in_time(clock, workflow.outcome(20))
 
@@ -235,7 +235,7 @@ async def test_a_brokers_clock_that_is_set_fires_and_holds_up_nothing(monkeypatc
 
     async def unheard(self: HandoffProcessor, job: InFlightHandoff) -> None:
         if job.delivery.message.subject.startswith("pointsman.handoff.a."):
-            await asyncio.Event().wait()  # so that the timer alone can end it
+            await asyncio.Event().wait()  # so only the timer can end the workflow
         await answer(self, job)
 
     monkeypatch.setattr(HandoffProcessor, "process", unheard)
@@ -244,7 +244,7 @@ async def test_a_brokers_clock_that_is_set_fires_and_holds_up_nothing(monkeypatc
             side_by_side.create_task(set_at_the_broker(off))
 
 
-# Messages that a state owes the bus
+# Messages of a state's outbox
 
 
 def sender(bus: MemoryBus) -> OutboxPublisher:
@@ -258,8 +258,8 @@ async def test_an_outcome_is_sent_once_though_the_brokers_clock_was_set_back() -
     await sender(bus).publish_new(story.state, ended)
     sent = await bus.last("log", SUBJECTS.outcome(story.state.team, story.state.workflow_id))
 
-    await sender(bus).republish_all(story.state, ended)  # by another supervisor, which has committed it, too
-    await sender(bus).republish_all(story.state)  # by the supervisor that receives an input again
+    await sender(bus).republish_all(story.state, ended)  # like another supervisor that has committed the same entries
+    await sender(bus).republish_all(story.state)  # like a supervisor that gets a redelivered input
 
     assert sent is not None
     assert await bus.last("log", sent.subject) == sent
@@ -292,7 +292,7 @@ async def test_nothing_of_a_cancelled_workflow_is_left_to_start() -> None:
     added = story.control("cancel")
     await sender(bus).publish_new(story.state, added)
 
-    assert len(waiting) == 2  # the wake-up and the second attempt
+    assert len(waiting) == 2  # schedules: the wake-up and the second attempt
     assert [name for name in bus.broker._schedules if ".handoff." in name] == []
     left = [stored async for stored in bus.read("work", SUBJECTS.agent_handoffs("worker"))]
     assert [is_cancellation(stored) for stored in left] == [True, True]
@@ -302,13 +302,13 @@ async def test_nothing_of_a_cancelled_workflow_is_left_to_start() -> None:
 
 async def test_fired_retry_of_a_cancelled_workflow_leaves_the_queue() -> None:
     bus = MemoryBus()
-    story = WorkflowDriver().planned(task("a"))  # long ago, so its schedules fire at once
+    story = WorkflowDriver().planned(task("a"))  # the workflow's times are long ago, so its schedules fire at once
     story.fail_task("a", failure(retryable=True))
     await sender(bus).republish_all(story.state)
     assert await bus.last("work", SUBJECTS.handoff("worker", "team", story.state.workflow_id, "a", 2))
 
     story.control("cancel")
-    await sender(bus).republish_all(story.state)  # by the supervisor that recovers it
+    await sender(bus).republish_all(story.state)  # like a supervisor that recovers the workflow
 
     left = [stored async for stored in bus.read("work", SUBJECTS.agent_handoffs("worker"))]
     assert [is_cancellation(stored) for stored in left] == [True]

@@ -1,4 +1,4 @@
-"""Work holds its slot and its message while it runs, at most until its deadline or its cancellation."""
+"""A running attempt occupies a slot and its message, at most until its deadline or its cancellation."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_a_worker_without_agents_says_so() -> None:
 
 
 async def crowd(workers: int, at_once: int, **bounds: Any) -> tuple[int, int, int]:
-    """Return, for ten handoffs and `workers` workers of an agent, the most concurrent runs and the full queue."""
+    """Run ten handoffs with `workers` workers of an agent. Return the most concurrent runs and the full queue."""
     desk = SupervisorDouble(MemoryBus())
     inside, most = 0, 0
     release = asyncio.Event()
@@ -110,7 +110,7 @@ async def test_blocking_handler_keeps_its_message_on_its_own_loop() -> None:
         nonlocal runs
         runs += 1
         started.set()
-        release.wait(10)  # the rudeness is the point
+        release.wait(10)  # block the event loop on purpose
 
     workers = [factory.worker(desk.bus, rude, clock=clock, own_loop=True) for _ in range(2)]
     async with factory.running(workers[0]), factory.running(workers[1]):
@@ -246,7 +246,7 @@ async def test_attempt_ends_at_the_task_deadline_or_agent_timeout(timeout: float
 
 
 async def test_cancelled_tasks_stop_running_and_do_not_start() -> None:
-    clock = VirtualClock()  # years ahead of the worker's, without an effect
+    clock = VirtualClock()  # years ahead of the worker's clock, which must have no effect
     desk = SupervisorDouble(MemoryBus(clock=clock), clock=clock)
     started = asyncio.Event()
 

@@ -1,4 +1,4 @@
-"""An approval is for one call by any worker of the attempt, including a call that code makes."""
+"""An approval is for one call, by a model or by code, in any worker of the attempt."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from pointsman_schemas.events import Answer, Handoff, Usage
 
 
 class Bank:
-    """A tool that needs approval, others that call it, and the payments by key."""
+    """A tool that needs approval, tools that call it, and the payments by key."""
 
     def __init__(self) -> None:
         self.paid: list[tuple[int, str]] = []
@@ -78,7 +78,7 @@ def context_of(desk: SupervisorDouble, handoff: Handoff) -> Context:
 
 
 async def worked(desk: SupervisorDouble, handoff: Handoff, bank: Bank, *script: Script) -> JsonValue | list[JsonValue]:
-    """Return the answer of a worker's model, or the amounts of an approval request."""
+    """Run an attempt. Return the answer of its model, or the amounts of its approval request."""
     clerk = LLMAgent(name="clerk", description="d", instructions="i", tools=bank.tools, model=ScriptedModel(*script))
     try:
         return await clerk.run(handoff, context_of(desk, handoff))
@@ -87,7 +87,7 @@ async def worked(desk: SupervisorDouble, handoff: Handoff, bank: Bank, *script: 
 
 
 async def died(desk: SupervisorDouble, handoff: Handoff, bank: Bank, *script: Script) -> None:
-    """Let a worker follow the script and die at the next model call."""
+    """Run a worker that follows the script and dies at the next model call."""
     with pytest.raises(ConfigurationError, match="no reply for call"):
         await worked(desk, handoff, bank, *script)
 
@@ -153,7 +153,8 @@ async def test_usage_of_an_approved_call_is_counted_once() -> None:
 
     assert await clerk.run(handoff, context) == "done"
     assert bank.amounts == [4, 5]
-    assert (context.usage.calls, context.confidence) == (3 + 100 + 4 + 5, 1 / 5)  # the call from code reported last
+    # The call from code reported its confidence last.
+    assert (context.usage.calls, context.confidence) == (3 + 100 + 4 + 5, 1 / 5)
 
 
 async def test_function_agent_gets_the_results_of_its_earlier_approved_calls() -> None:
@@ -169,7 +170,7 @@ async def test_function_agent_gets_the_results_of_its_earlier_approved_calls() -
 
     assert await work(context) == ["paid 5", "paid 6"]
     assert bank.amounts == [5, 6]
-    assert context.usage.calls == 6  # the attempt before has counted its own
+    assert context.usage.calls == 6  # without the calls that the earlier attempt has counted
 
 
 @pytest.mark.parametrize(("amount", "error"), [(13, ValueError), (14, SystemExit)])

@@ -1,4 +1,4 @@
-"""The steps of an attempt are stored and read on the bus. If two workers have the attempt, the first step counts."""
+"""The bus stores the steps of an attempt. If two workers run the same attempt, the first stored step counts."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def giving(reply: ModelReply) -> Callable[[AttemptState], Awaitable[ModelReply]]
 
 
 async def never(_: AttemptState) -> ModelReply:
-    raise AssertionError("it was asked already")
+    raise AssertionError("the model must not be called, because its reply is recorded")
 
 
 async def test_step_is_an_event_with_the_broker_time() -> None:
@@ -145,10 +145,10 @@ async def test_second_worker_of_an_attempt_follows_the_steps_of_the_first() -> N
     await one.record_result(1, 0, "done", False, usage=Usage(calls=7))
 
     reply = await other.model_reply(1, giving(tool_reply(("second", {}))))
-    await other.load()  # again
+    await other.load()  # load the steps again
 
     assert [call.name for call in reply.calls] == ["first"]
-    assert state.attempt_usage.usage.calls == 1 + 7  # its own question, and the question of its tool
+    assert state.attempt_usage.usage.calls == 1 + 7  # its own model call, and the usage of the other worker's tool
     assert other.tool_result(1, 0) == ("done", False)
     assert await other.record_result(1, 0, "done again", True) == ("done", False)
     assert other.interrupted_calls(1, [0, 1]) == [1]
@@ -172,7 +172,7 @@ async def test_resumed_attempt_is_begun_by_its_first_worker_alone() -> None:
 
     assert [reply.calls[0].name for reply in replies] == ["pay"] * 3
     assert [each.interrupted_calls(1, [0]) for each in (first, twin, later)] == [[], [0], [0]]
-    assert state.attempt_usage.usage.calls == 0  # the first attempt has counted it
+    assert state.attempt_usage.usage.calls == 0  # the first attempt has counted the call
 
 
 async def test_resumed_attempt_counts_earlier_tool_usage_as_earlier() -> None:
@@ -205,4 +205,4 @@ async def test_step_with_an_unanswered_publish_is_its_own() -> None:
 
     await done.model_reply(1, giving(tool_reply(("pay", {}))))
 
-    assert done.interrupted_calls(1, [0]) == []  # it is ours to run
+    assert done.interrupted_calls(1, [0]) == []  # this worker runs the call itself

@@ -1,6 +1,6 @@
-"""An exception of any type that code of an author raises ends one attempt, and never the worker.
+"""If an author's code raises an exception of any type, only the attempt ends, never the worker.
 
-The class of fault: a `BaseException` passes the handlers of errors, and ends the worker with all of its agents.
+Class of fault: handlers of errors do not catch a `BaseException`, so it ends the worker with all of its agents.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The event loop for authors' code survives that code."""
+"""The event loop for authors' code survives errors and exits of this code."""
 
 from __future__ import annotations
 
@@ -28,13 +28,14 @@ def interrupt() -> None:
 
 
 def in_a_task(what: Callable[[], None]) -> None:
-    """Code of an author who does not know that an exit in a task leaves the loop."""
+    """Call `what` in a task. An author may overlook that an exit in a task ends the event loop."""
 
     async def task() -> None:
         what()
 
     stray = asyncio.get_running_loop().create_task(task())
-    stray.add_done_callback(lambda task: task.exception())  # else its end is reported once more when it is collected
+    # Otherwise asyncio reports the error again when the task is collected.
+    stray.add_done_callback(lambda task: task.exception())
 
 
 BREAKS: dict[str, Callable[[], Any]] = {

@@ -1,4 +1,4 @@
-"""A repeated, late or unreadable handoff is settled and not run."""
+"""A repeated, late or unreadable handoff is settled but not run."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ async def test_redelivered_handoff_in_progress_runs_once() -> None:
 
     assert (result.output, runs) == (1, 1)
     assert len(settled) == 1
-    assert settled[0] > 1  # the newest: the first is no longer this worker's to settle
+    assert settled[0] > 1  # the newest delivery, because the broker no longer accepts the first
 
 
 async def test_handoffs_with_reused_sequences_are_distinct() -> None:
@@ -111,9 +111,9 @@ async def test_handoffs_with_reused_sequences_are_distinct() -> None:
         forgotten = await desk.publish_handoff("busy", "one")
         await until(lambda: runs["one"])
         broker.power_cut()
-        new = await desk.publish_handoff("busy", "two", task="T2")  # with the number that the first had
+        new = await desk.publish_handoff("busy", "two", task="T2")  # gets the sequence of the lost first handoff
         await until(lambda: runs["two"])
-        await desk.publish(forgotten)  # with another number than it had
+        await desk.publish(forgotten)  # gets another sequence than before
         last = await desk.publish_handoff("busy", "three", task="T3")
         await until(lambda: runs["three"])
         let_go.set()

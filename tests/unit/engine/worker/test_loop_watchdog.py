@@ -1,4 +1,4 @@
-"""An async agent that blocks the loop of its worker is named in one log line, with its task and its code."""
+"""If an async agent blocks its worker's event loop, one log line names the agent, its task and its code."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ async def test_a_blocking_callback_is_named_without_an_agent() -> None:
 
 
 async def test_a_loop_that_starves_is_not_blamed_on_an_agent() -> None:
-    """A loop that runs no code and does not answer, as on a machine that is out of CPU."""
+    """The loop runs no code and does not answer, as on a machine without free CPU."""
     loop, end = asyncio.new_event_loop(), threading.Event()
     idle = threading.Thread(target=end.wait)
     idle.start()

@@ -1,4 +1,4 @@
-"""Reports are worth less than the work they are about: so many are under way at a time, and the rest is counted."""
+"""Reports must not delay work, so the number of unanswered reports is limited, and further reports are only counted."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ AT_A_TIME = 256
 
 
 class Slow(MemoryBus):
-    """Stores nothing before it may."""
+    """A bus that stores no message before a signal."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ def report(number: int) -> Progress:
 async def test_reports_from_any_thread_are_bounded_and_drops_counted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    # A logger keeps the level at which it was used first, and an earlier test may have set that to `error`.
+    # A logger keeps the level of its first use, and an earlier test may have set the level to `error`.
     level = structlog.make_filtering_bound_logger("info")
     monkeypatch.setattr(progress_publisher, "_log", structlog.wrap_logger(None, wrapper_class=level))
     bus = Slow()
@@ -69,7 +69,7 @@ async def test_reports_from_any_thread_are_bounded_and_drops_counted(
     with capture_logs() as lines:
         await reporter.flush()
         reporter.report(report(-1))
-        await asyncio.sleep(0)  # a report is taken up in the loop's next turn
+        await asyncio.sleep(0)  # the publisher takes a report in the next turn of the event loop
         await reporter.flush()
 
     stored = [each async for each in bus.read("results", subjects.workflow_events("wf_1"))]
@@ -163,7 +163,7 @@ async def test_a_reader_that_comes_while_nothing_is_written_gets_the_whole_text(
         await asyncio.sleep(0.1)
 
     assert set(reader.heard) == {("c1", 0, "one two")}
-    assert len(reader.heard) == count, "repeated after the attempt has ended"
+    assert len(reader.heard) == count, "text was repeated after the attempt had ended"
 
 
 async def test_pauses_between_repetitions_double_until_more_is_written(monkeypatch: pytest.MonkeyPatch) -> None:

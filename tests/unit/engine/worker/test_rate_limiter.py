@@ -1,4 +1,4 @@
-"""Processes share a provider's limits over the bus and wait together after its pause."""
+"""Processes share a provider's limits over the bus. After a provider demands a pause, all of them wait."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ async def test_replicas_share_one_allowance_and_conflicts_lose_nothing() -> None
             await clock.advance(0.05)
 
     assert len(admitted) == 200
-    assert 9.5 < max(admitted) < 15  # 100 at once, and then ten a second
+    assert 9.5 < max(admitted) < 15  # 100 at once, then ten per second
 
 
 async def test_two_keys_of_a_model_have_limits_of_their_own() -> None:
@@ -191,7 +191,7 @@ async def test_unanswered_reservation_is_looked_up_and_counted_once() -> None:
     assert (taken.requests, taken.tokens) == pytest.approx((9, 6_000))
     assert len(taken.calls) == 1
     given = await left(bus)
-    assert given.tokens == pytest.approx(7_200)  # 600 released, and the refill of 0.6 s
+    assert given.tokens == pytest.approx(7_200)  # 600 released tokens and the refill of 0.6 s
     assert given.calls == {}
 
 
@@ -232,7 +232,7 @@ async def test_a_provider_s_pause_holds_back_every_worker() -> None:
         while not calls:
             await clock.settle()
         second = await desk.publish_handoff("other", task="T2")
-        for _ in range(20):  # all the turns it would take to call
+        for _ in range(20):  # enough turns of the event loop for a model call
             await clock.settle()
         assert len(calls) == 1
         await clock.advance(1)
@@ -261,7 +261,7 @@ async def test_a_call_that_is_cancelled_while_it_takes_its_place_leaves_it() -> 
 
     asking.cancel()
     await asyncio.wait({asking})
-    await asyncio.sleep(0)  # the release runs in a task of its own
+    await asyncio.sleep(0)  # the release runs in another task
     await limited.close()
 
     there = await left(broker.connect())

@@ -1,4 +1,4 @@
-"""A worker reports progress, times, counters and one trace beside the result."""
+"""A worker reports progress, times, counters and a trace together with the result."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ async def test_worker_reports_a_begin_unless_the_attempt_ends_at_once() -> None:
 
 
 async def test_reports_have_the_brokers_time() -> None:
-    clock = VirtualClock()  # years ahead of the worker's
+    clock = VirtualClock()  # years ahead of the worker's clock
     desk = SupervisorDouble(MemoryBus(clock=clock), clock=clock)
 
     @tool
@@ -142,7 +142,9 @@ async def test_redelivered_attempt_says_so_and_links_to_its_sender() -> None:
             await until(lambda: desk.settled("echo"))
         seen = samples(measured)
 
-    assert "pointsman_queue_duration_seconds_count" not in seen, "the first wait has no measured time"
+    assert "pointsman_queue_duration_seconds_count" not in seen, (
+        "the wait of a redelivered handoff is unknown and must not be measured"
+    )
     (process,) = exporter.get_finished_spans()
     assert [f"{link.context.span_id:016x}" for link in process.links] == [TRACEPARENT.split("-")[2]]
     assert [(event.name, dict(event.attributes or {})) for event in process.events] == [

@@ -1,4 +1,4 @@
-"""Lifespans of a worker: open before it takes work, on the loop of its agents, and closed after its agents."""
+"""Lifespans of a worker open on its agents' event loop before it takes work, and close after its agents."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def pool_of(log: list[str], name: str = "pool") -> Lifespan[Pool]:
         log.append(f"open {name}")
         task = asyncio.current_task()
         yield Pool(log, name)
-        assert asyncio.current_task() is task  # as a task group needs it
+        assert asyncio.current_task() is task  # a task group needs the same task
         log.append(f"close {name}")
 
     return pool

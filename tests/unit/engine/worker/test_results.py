@@ -1,4 +1,4 @@
-"""A worker answers every attempt once, and acknowledges nothing before the answer is stored."""
+"""A worker answers every attempt once, and acknowledges a handoff only after its answer is stored."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ async def test_a_result_too_large_for_the_broker_fails_the_attempt_once() -> Non
 
 
 class Unreliable(MemoryBus):
-    """Gives no answer to the first `silent` publishes of results; every second one was stored."""
+    """A bus that does not answer the first `silent` publishes of results, but stores every second one."""
 
     silent = 4
     tried = 0

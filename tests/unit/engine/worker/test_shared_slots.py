@@ -1,4 +1,4 @@
-"""Agents of several teams that are made of one agent share its slots, in turn."""
+"""If several teams use the same agent, they share its slots in turn."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def team(name: str) -> Team:
 
 
 class Recorder(Agent):
-    """Notes each attempt, and how often it is opened and closed."""
+    """An agent that records each attempt and counts its openings and closings."""
 
     def __init__(self, concurrency: int) -> None:
         self._card = AgentCard(name="a", description="Notes the request", concurrency=concurrency)
@@ -97,7 +97,7 @@ async def test_teams_share_the_slots_and_the_agent_is_opened_once() -> None:
 
 
 class Queue:
-    """A consumer whose deliveries the test makes."""
+    """A consumer that gets its deliveries from the test."""
 
     bound = True
 
@@ -152,7 +152,7 @@ async def test_full_worker_withdraws_its_requests_and_keeps_what_is_on_its_way()
     running.cancel()
 
     assert served == [("big--a", "b1"), ("small--a", "s1"), ("big--a", "b2")]
-    assert big.withdrawn == 0  # its delivery had arrived
+    assert big.withdrawn == 0  # a pull whose delivery has arrived is not withdrawn
 
 
 async def test_puller_goes_on_after_the_broker_was_unavailable() -> None:

@@ -1,4 +1,4 @@
-"""A worker announces itself while it works, stops in time, and returns unfinished handoffs to the queue."""
+"""A worker announces its cards while it works, stops in time, and returns unfinished handoffs to the queue."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def test_cards_are_announced_while_it_works_and_gone_when_it_stops() -> No
 
     async with factory.running(subject):
         await until(announced)
-        await clock.advance(10 * FAST.heartbeat)  # past the time to live: it is refreshed
+        await clock.advance(10 * FAST.heartbeat)  # longer than the card's time to live
         (card,) = await bus.registry.cards()
         services = [service.name for service in broker.services]
 
@@ -133,7 +133,7 @@ async def test_handoff_arriving_with_the_stop_does_not_delay_it() -> None:
 
 
 class Silent(MemoryBus):
-    """Never answers a publish of a result."""
+    """A bus that never answers a publish of a result."""
 
     async def publish(self, subject: str, body: bytes, headers: Mapping[str, str], **more: Any) -> int:
         if ".result." in subject:

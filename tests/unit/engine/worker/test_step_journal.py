@@ -1,4 +1,4 @@
-"""An attempt of a dead worker continues from its recorded steps and repeats nothing."""
+"""An attempt of a dead worker continues from its recorded steps and repeats no step."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SETTINGS = Settings(ack_wait=0.3, heartbeat=0.05, shutdown_grace=0.0)
 
 
 class Shop:
-    """Tools that record their calls. `gate` holds up `slow` and `pay` the first time."""
+    """Tools that record their calls. `gate` blocks `slow` and `pay` at the first call."""
 
     def __init__(self) -> None:
         self.runs: list[tuple[str, str]] = []
@@ -78,7 +78,7 @@ async def steps(desk: SupervisorDouble, handoff: Handoff) -> list[Step]:
 async def interrupted(
     desk: SupervisorDouble, shop: Shop, *replies: Script, own_loop: bool = False, **more: Any
 ) -> Handoff:
-    """Return a handoff whose worker left during a tool call."""
+    """Return a handoff whose worker stopped during a tool call."""
     first = ScriptedModel(*replies)
     async with factory.running(
         factory.worker(desk.bus, shop.agent(first, **more), settings=SETTINGS, own_loop=own_loop)
@@ -91,7 +91,7 @@ async def interrupted(
 async def lost_in_an_answer(
     desk: SupervisorDouble, shop: Shop, *replies: ModelReply, handoff: Handoff | None = None
 ) -> Handoff:
-    """Return a handoff whose worker left during a model call after `replies`."""
+    """Return a handoff whose worker stopped during a model call, after `replies`."""
     asked = asyncio.Event()
 
     class Silent(ScriptedModel):
@@ -108,7 +108,7 @@ async def lost_in_an_answer(
 
 
 async def resumed(desk: SupervisorDouble, shop: Shop, handoff: Handoff, model: ScriptedModel) -> Result:
-    """Return the result of `handoff` from another worker, with `model`."""
+    """Return the result of `handoff` from another worker with `model`."""
     async with factory.running(factory.worker(desk.bus, shop.agent(model), settings=SETTINGS)):
         return await desk.result(handoff)
 
@@ -126,9 +126,9 @@ async def test_resumed_attempt_repeats_only_unfinished_work() -> None:
     result = await resumed(desk, shop, handoff, second)
 
     assert (result.status, result.output) == ("succeeded", "all there")
-    assert result.usage.calls == 3  # all three were paid for, two of them by the worker before
+    assert result.usage.calls == 3  # three paid calls, two of them by the first worker
     assert shop.names == ["look tea", "look milk", "slow", "slow"]
-    assert shop.runs[2] == shop.runs[3]  # under the key of the first time
+    assert shop.runs[2] == shop.runs[3]  # a repeated call has the key of the first call
     (request,) = second.requests
     (tea, bad, *rest) = (turn for turn in request.turns if turn.role == "tool")
     assert [turn.text for turn in (tea, *rest)] == ["tea is there", "milk is there", "slow is done"]
@@ -164,7 +164,7 @@ async def test_usage_of_a_finished_tool_is_reported_by_a_successor() -> None:
     assert (result.output, result.confidence, result.replan_hint) == ("done", 0.4, "the shelf is empty")
     assert result.usage == Usage(calls=3 + 2 + 100, input_tokens=3 * 10 + 7, output_tokens=3 * 5, cost=0.5)
     told = {step.name: (step.usage.calls, step.confidence) for step in await steps(desk, handoff)}
-    assert (told["result-1-0"], told["result-1-1"]) == ((2, 0.4), (100, None))  # of each its own, run at the same time
+    assert (told["result-1-0"], told["result-1-1"]) == ((2, 0.4), (100, None))  # parallel calls have separate usage
 
 
 async def test_usage_of_failed_model_calls_is_counted_by_a_successor() -> None:
@@ -217,7 +217,7 @@ async def test_refused_call_was_not_in_progress_at_the_crash(asked: list[ModelRe
     result = await resumed(desk, shop, handoff, ScriptedModel(text_reply("done")))
 
     assert (result.output, len(shop.runs)) == ("done", paid)
-    assert result.usage.calls == len(asked) + 2  # the one that was under way, and the last
+    assert result.usage.calls == len(asked) + 2  # with the interrupted call and the last call
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["it killed too many", "its deadline has passed"])
@@ -324,7 +324,7 @@ async def test_recorded_result_stands_even_if_its_tool_changed() -> None:
     handoff = await lost_in_an_answer(desk, shop, tool_reply(("look", {"what": "tea"}), ("pay", {})))
     paid = list(shop.runs)
 
-    shop.tools = [tool(approval=True)(inspect.unwrap(shop.tools[2]))]  # in a later release
+    shop.tools = [tool(approval=True)(inspect.unwrap(shop.tools[2]))]  # like a later release of the agent
     second = ScriptedModel(text_reply("done"))
     result = await resumed(desk, shop, handoff, second)
 

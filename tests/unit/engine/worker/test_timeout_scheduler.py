@@ -7,7 +7,7 @@ from pointsman.testing.clock import VirtualClock
 
 
 class Sleepers(VirtualClock):
-    """Counts the calls of sleep."""
+    """A clock that counts the calls of `sleep`."""
 
     def __init__(self) -> None:
         super().__init__()

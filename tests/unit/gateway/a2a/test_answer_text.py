@@ -1,4 +1,4 @@
-"""A client gets each character of an answer once and in order, from any gateway, and ends with the stored answer."""
+"""A client gets each character of an answer once and in order from any gateway. Its text equals the stored answer."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def place(text: AnswerText) -> Place:
 
 
 class Reader:
-    """A client that subscribes again, each time to a gateway without any of the text."""
+    """A client that subscribes repeatedly, each time to a gateway that has no text yet."""
 
     def __init__(self) -> None:
         self.got = ""

@@ -1,4 +1,4 @@
-"""The A2A endpoint without its extra, and with a key for signatures that is not a key."""
+"""The A2A endpoint without its extra, and with an invalid signing key."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pointsman.gateway.problems import ProblemError
 
 async def test_a_gateway_without_the_extra_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(endpoint, "find_spec", lambda name: None)
-    context: Any = SimpleNamespace(push=None)  # as a gateway has it that found no SDK
+    context: Any = SimpleNamespace(push=None)  # like a gateway that found no SDK
     mount: Any = endpoint.a2a_mount(context, open=True)
 
     with pytest.raises(ProblemError, match=r"pip install 'pointsman\[a2a\]'") as caught:

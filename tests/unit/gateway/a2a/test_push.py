@@ -1,4 +1,4 @@
-"""Configurations of push notifications that no gateway can deliver to are refused."""
+"""Configurations of push notifications that cannot be delivered are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The task of a workflow follows from the entries of its log."""
+"""The A2A task of a workflow is derived from the entries of its log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A team offered as a tool to the user of a client answers however the workflow ends."""
+"""A team that is offered as an MCP tool answers for every kind of end of its workflow."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import mcp.types as types
 import pytest
-from mcp import Client as McpClient  # imported here, as it takes long: not within a test's time
+from mcp import Client as McpClient  # imported here, because the import takes seconds
 from support import factory
 from support.factory import RunningTeam, echo
 from support.waiting import until
@@ -40,7 +40,7 @@ async def asker(request: str, context: Context) -> str:
 
 
 def team(first: str, *more: str, **fields: Any) -> Team:
-    """Return the members of a fan-out, or one stage."""
+    """Return a fan-out team with several members, or a team with one stage."""
     strategy = FanOut(synthesizer=None) if more else Pipeline(stages=(Stage(agent=first),))
     return Team(
         name="shop", agents=(first, *more), strategy=strategy, limits=Limits(deadline=30),
@@ -50,7 +50,7 @@ def team(first: str, *more: str, **fields: Any) -> Team:
 
 @asynccontextmanager
 async def offered(client: Client, *, name: str = "shop", timeout: float = 20.0, **options: Any) -> AsyncIterator[Any]:
-    """Yield a client of MCP of a server that offers the team."""
+    """Yield an MCP client of a server that offers the team."""
     backend = ClientBackend(client, name, timeout)
     async with McpClient(make_server(lambda ctx: backend), **options) as asking:
         yield asking

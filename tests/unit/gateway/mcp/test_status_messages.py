@@ -1,4 +1,4 @@
-"""A server follows the tasks that clients ask for, and no others."""
+"""A server follows only the tasks that clients ask for."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from pointsman_schemas.events import Delta
 
 
 class Named:
-    """A workflow of which the server uses the id only."""
+    """A workflow with only the id, because the server uses nothing else."""
 
     def __init__(self, id: str) -> None:
         self.id = id
 
 
 class Following:
-    """The calls of a caller whose workflows write one text, and then wait."""
+    """Calls of a caller whose workflows write one text and then wait."""
 
     def __init__(self) -> None:
         self.open: list[str] = []

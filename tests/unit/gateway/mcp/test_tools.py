@@ -1,4 +1,4 @@
-"""Progress notifications describe the work of a workflow, and repeat the text that an agent writes."""
+"""Progress notifications describe the work of a workflow and contain the text that an agent writes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Prompts that chat pages send for themselves are recognised by their templates, and nothing else is."""
+"""Only prompts that chat pages send for their own use are recognised, by their templates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A conversation becomes one request: the newest message, and the earlier ones as fenced data within bounds."""
+"""A conversation becomes one request of the newest message and the earlier messages as bounded, fenced data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The offline model finds the arguments of a tool in texts and results, by the schema."""
+"""The offline model uses the schema of a tool to find the tool's arguments in texts and results."""
 
 from __future__ import annotations
 

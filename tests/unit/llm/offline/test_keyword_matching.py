@@ -1,4 +1,4 @@
-"""The offline model cuts a request into clauses and matches agents by word stems."""
+"""The offline model splits a request into clauses and matches agents by word stems."""
 
 from __future__ import annotations
 

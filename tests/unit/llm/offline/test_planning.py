@@ -1,4 +1,4 @@
-"""The offline model plans from its input, without rules for single sentences."""
+"""The offline model plans from its input, without special rules for known sentences."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def test_agents_that_are_alike_are_meant_by_their_skill() -> None:
     of_three = await plan("Cook soup", agents=(*alike, other))
 
     assert [(task.agent, task.skill) for task in of_two.tasks] == [("", "cooking")]
-    assert [task.skill for task in of_three.tasks] == [""], "a skill that means somebody else, too, says too little"
+    assert [task.skill for task in of_three.tasks] == [""], "a skill that also matches another agent must not be used"
 
 
 async def test_no_agents_at_all_is_said_as_such() -> None:
@@ -86,7 +86,7 @@ async def test_task_input_follows_the_schema_of_the_agent() -> None:
     garage, kitchen = made.tasks
 
     assert garage.input == {"plate": "AB-123", "budget": 250.0, "complaint": "Repair the car AB-123 for $250"}
-    assert kitchen.input is None, "a task without an input is given the request and its metadata"
+    assert kitchen.input is None, "a task without an input gets the request and its metadata, so it needs no copy"
 
 
 @pytest.mark.parametrize("part", ["bake bread, ", "bake bread " + "of much flour " * 20 + ", "])
@@ -98,7 +98,7 @@ async def test_a_long_request_is_not_copied_into_its_plan(part: str) -> None:
 
     assert {task.agent for task in made.tasks} == {"kitchen", "garden"}
     assert len(made.model_dump_json()) < 4_000
-    assert (again.tasks, again.done) == ((), True), "what was done is known by the beginning of its intent"
+    assert (again.tasks, again.done) == ((), True), "finished work must be recognised by the beginning of its intent"
 
 
 async def test_a_value_may_come_from_the_metadata_or_from_an_object_request() -> None:

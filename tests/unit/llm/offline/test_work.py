@@ -1,4 +1,4 @@
-"""The offline model as a worker: tools by their descriptions, outputs by their schemas, and no thing made up."""
+"""As a worker, the offline model selects tools by description, fills outputs by schema, and invents no values."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ async def test_output_type_is_filled_from_other_results_or_the_input() -> None:
 
 
 def called(reply: ModelReply, *results: tuple[str, bool]) -> tuple[Turn, ...]:
-    """Return the reply's tool calls and their results: a text, and whether it is an error."""
+    """Return the reply's tool calls and their results. A result is a text, and True if it is an error."""
     ends = (
         Turn("tool", text, call_id=call.id, is_error=is_error)
         for call, (text, is_error) in zip(reply.calls, results, strict=True)

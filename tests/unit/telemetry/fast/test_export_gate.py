@@ -24,9 +24,9 @@ NOT_SAMPLED = TraceContext(PARENT.trace_id, PARENT.span_id, 0)
 
 
 class Exporter:
-    """Takes batches while `works`, and remembers each that it was asked to take."""
+    """An exporter that accepts batches only while `works`, and records the size of each batch."""
 
-    left_out = 0  # of a batch that it took
+    left_out = 0  # rejected items of an accepted batch
 
     def __init__(self) -> None:
         self.works = False
@@ -47,7 +47,7 @@ class Clock:
 
 
 class Place:
-    """An export gate with room for 100, and its surroundings."""
+    """An export gate with room for 100 items, its exporter and its clock."""
 
     def __init__(self) -> None:
         self.exporter = Exporter()
@@ -55,7 +55,7 @@ class Place:
         self.gate = ExportGate("spans", self.exporter, 100, monotonic=self.clock)
 
     def enter(self, amount: int) -> int:
-        """Return the number of admitted spans."""
+        """Offer spans to the gate. Return the number of admitted spans."""
         return sum(self.gate.try_enter() for _ in range(amount))
 
     def fail(self) -> None:
@@ -171,7 +171,7 @@ def test_full_queue_behind_a_stuck_export_counts_as_an_outage(place: Place) -> N
     place.gate.export(range(place.enter(10)))
 
     assert away == [False, True]
-    assert not place.gate.collector_down()  # it succeeded: the next export that waits begins
+    assert not place.gate.collector_down()  # the export succeeded, so waiting exports may start
 
 
 def test_slow_export_does_not_block_a_queue_with_room(place: Place) -> None:
@@ -186,7 +186,7 @@ def test_slow_export_does_not_block_a_queue_with_room(place: Place) -> None:
     place.gate.export(range(place.enter(10)))
 
     assert seen == [(False, 100)]
-    assert place.gate.lost == 100  # they wait
+    assert place.gate.lost == 100  # further items wait and are not lost
 
 
 def test_partly_dropped_batch_counts_the_rest_as_delivered(place: Place) -> None:
@@ -368,4 +368,4 @@ def test_log_line_of_the_gate_passes_the_gate(place: Place) -> None:
         logs.send_to(None)
 
     assert came == [("telemetry_collector_down", False), ("telemetry_collector_up", True)]
-    assert place.gate.lost == 10 + 1 + 1  # a batch, the first line, and the second, which waits
+    assert place.gate.lost == 10 + 1 + 1  # a batch, the first log line, and the waiting second line

@@ -1,4 +1,4 @@
-"""A lean span equals the SDK's span field by field."""
+"""All fields of a lean span equal the fields of the SDK's span."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def off_afterwards() -> Iterator[None]:
 
 
 class Collector:
-    """The target of an exporter instead of a server."""
+    """A replacement for a collector that records the exported bodies."""
 
     def __init__(self) -> None:
         self.bodies: list[bytes] = []
@@ -53,7 +53,7 @@ class Collector:
     def shutdown(self) -> None: ...
 
     def spans(self) -> dict[str, Any]:
-        """Return all of them by name."""
+        """Return the exported spans by name."""
         found = {}
         for body in self.bodies:
             for resource in ExportTraceServiceRequest.FromString(body).resource_spans:
@@ -103,7 +103,7 @@ def recorded() -> None:
 
 
 def by_others() -> None:
-    """Calls that a tool's author may make on the current span."""
+    """Make all calls on the current span that the author of a tool may make."""
     with span("ours", parent=PARENT, attributes={"kept": 1}):
         current = otel.get_current_span()
         assert current.is_recording()
@@ -131,7 +131,7 @@ def by_others() -> None:
 
 
 def wrongly() -> None:
-    """Values that types forbid and authors still pass."""
+    """Pass values that the types forbid but authors may pass."""
     with span("wrong", parent=PARENT):
         current = otel.get_current_span()
         current.set_attribute(1, "a number's")  # type: ignore[arg-type]
@@ -143,7 +143,7 @@ def wrongly() -> None:
 
 
 def linking() -> None:
-    """More links than there is room for: the oldest give way."""
+    """Add more links than a span allows, so the oldest links are dropped."""
     many = [TraceContext(TRACE, f"{number:016x}", 1) for number in range(1, 201)]
     with span("from its beginning", parent=PARENT, links=many):
         pass
@@ -160,7 +160,8 @@ async def test_lean_span_equals_the_sdk_span_on_the_wire(
     seen = []
     for ours in (True, False):
         if not ours:
-            monkeypatch.setenv("OTEL_SPAN_LINK_COUNT_LIMIT", "128")  # the default, but now it is the SDK's to keep
+            # The default value, but if it is set, the SDK's spans are used.
+            monkeypatch.setenv("OTEL_SPAN_LINK_COUNT_LIMIT", "128")
         collector = Collector()
         pipeline = exporting_to(collector)
         assert (traces._recorder is not None) is ours
@@ -174,7 +175,7 @@ async def test_lean_span_equals_the_sdk_span_on_the_wire(
 
 
 def _plain(found: dict[str, Any], name: str, *, timed: bool) -> Any:
-    """Drop unsampled spans; their children are attached to the next sampled parent."""
+    """Drop unsampled spans. The next sampled parent gets their children."""
     one, *context = found[name]
     names = {other.span_id: other.name for other, *_ in found.values()}
     plain = type(one).FromString(one.SerializeToString())
@@ -188,7 +189,7 @@ def _plain(found: dict[str, Any], name: str, *, timed: bool) -> Any:
         plain.ClearField("end_time_unix_nano")
         for event in plain.events:
             event.ClearField("time_unix_nano")
-    for event in plain.events:  # where the SDK is in it, it is
+    for event in plain.events:  # stack traces differ, because some contain frames of the SDK
         for pair in event.attributes:
             if pair.key == "exception.stacktrace":
                 pair.value.string_value = pair.value.string_value.splitlines()[-1]
@@ -287,7 +288,7 @@ async def test_one_request_has_the_spans_of_instrumented_libraries_as_well() -> 
     assert isinstance(ours._span, LeanSpan)
     assert len(collector.bodies) == 1
     assert set(found) >= {"ours", "ours again"}
-    if "theirs" in found:  # the provider of an earlier test is the process's own, else
+    if "theirs" in found:  # otherwise an earlier test has set the provider of the process
         assert found["theirs"][0].parent_span_id == found["ours"][0].span_id
 
 

@@ -1,4 +1,4 @@
-"""The dashboard lists any number of dead letters, the newest first. Actions apply to one or all of them."""
+"""The dashboard lists any number of dead letters, newest first. Actions apply to one letter or to all letters."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from pointsman_schemas.strict_json import dump
 
 @asynccontextmanager
 async def watching(bus: MemoryBus, *, letters: int) -> AsyncIterator[Dashboard]:
-    """Return a dashboard that has read so many letters."""
+    """Return a dashboard that has read `count` letters."""
     dashboard = await Dashboard.open(Client(bus), Settings())
     folding = asyncio.create_task(dashboard.run_projections())
 

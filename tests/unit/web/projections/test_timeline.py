@@ -1,4 +1,4 @@
-"""The page of a workflow: each event once, and model text as text."""
+"""The page of a workflow shows each event once, and shows model text as plain text."""
 
 from __future__ import annotations
 
