@@ -15,18 +15,20 @@ Each stream has one kind of writer. So the broker's permissions can bind the par
 | `{ns}.schedule.{team}.{workflow}.timer.{name}` | timers for later | supervisors |
 | `{ns}.schedule.{team}.{workflow}.handoff.{name}` | handoffs for later | supervisors |
 | `{ns}.log.{team}.{workflow}` | commits | supervisors |
-| `{ns}.outcome.{team}.{workflow}` | the outcome | supervisors | | `{ns}.question.{team}.{workflow}.{id}` | questions to
-a person | supervisors | | `{ns}.message.{agent}.{team}.{workflow}.{number}` | messages to a running workflow, for an
-agent | supervisors | | `{ns}.thread.{team}.{caller}.{thread}` | the record of a thread: the order of its turns |
-supervisors | | `{ns}.cron.{team}.{caller}.{schedule}` | the record of a schedule: its times and its runs | supervisors
-| | `{ns}.dead.{origin}.{workflow or "none"}.{id}` | dead letters | agents, supervisors | |
-`{ns}.delivery.{endpoint}.{workflow or "none"}.{event}.message` | an event for a webhook | webhook services | |
-`{ns}.delivery.{endpoint}.{workflow or "none"}.{event}.resend` | an order to send the event again | operators | |
-`{ns}.receipt.{endpoint}.{workflow or "none"}.{event}` | the state of a delivery | webhook services | |
-`{ns}.limit.{id}` | the unused part of a model provider's limits | agents | | `{ns}.circuits` | the open circuits |
-supervisors | | `{ns}.cancelled.{team}.{workflow}` | cancellations, not stored | supervisors | |
-`{ns}.delta.{team}.{workflow}.{agent}` | text that models are writing, not stored | agents | |
-`{ns}.handed.{supervisor}.>` | messages forwarded to a supervisor, not stored | supervisors |
+| `{ns}.outcome.{team}.{workflow}` | the outcome | supervisors |
+| `{ns}.question.{team}.{workflow}.{id}` | questions to a person | supervisors |
+| `{ns}.message.{agent}.{team}.{workflow}.{number}` | messages to a running workflow, for an agent | supervisors |
+| `{ns}.thread.{team}.{caller}.{thread}` | the record of a thread: the order of its turns | supervisors |
+| `{ns}.cron.{team}.{caller}.{schedule}` | the record of a schedule: its times and its runs | supervisors |
+| `{ns}.dead.{origin}.{workflow or "none"}.{id}` | dead letters | agents, supervisors |
+| `{ns}.delivery.{endpoint}.{workflow or "none"}.{event}.message` | an event for a webhook | webhook services |
+| `{ns}.delivery.{endpoint}.{workflow or "none"}.{event}.resend` | an order to send the event again | operators |
+| `{ns}.receipt.{endpoint}.{workflow or "none"}.{event}` | the state of a delivery | webhook services |
+| `{ns}.limit.{id}` | the unused part of a model provider's limits | agents |
+| `{ns}.circuits` | the open circuits | supervisors |
+| `{ns}.cancelled.{team}.{workflow}` | cancellations, not stored | supervisors |
+| `{ns}.delta.{team}.{workflow}.{agent}` | text that models are writing, not stored | agents |
+| `{ns}.handed.{supervisor}.>` | messages forwarded to a supervisor, not stored | supervisors |
 """
 
 from __future__ import annotations
