@@ -95,21 +95,19 @@ async def connect(
         BusUnavailableError: no broker answers at the URL.
         ConfigurationError: a setting is malformed, or an existing stream has a configuration that Pointsman cannot use.
     """
-    from pointsman.bus.jetstream import bus as jetstream
+    from pointsman.bus.jetstream.bus import JetStreamBus
     from pointsman.bus.jetstream.login import user_name
 
     given = settings.model_dump(exclude_unset=True) if settings is not None else {}
     options = {name: value for name, value in (("url", url), ("namespace", namespace)) if value is not None}
     chosen = Settings.load(**{**given, **options})
-    bus = await jetstream.connect(
-        chosen,
-        name="pointsman-client",
-        wait=chosen.request_timeout,
-        observer=bus_observer(),
-        leader_reads=False,
-    )
+    bus = JetStreamBus(chosen, name="pointsman-client", observer=bus_observer(), leader_reads=False)
+    # A refusal is raised to the caller, so an error in the log would repeat the refusal.
+    with bus.optional_requests(""):
+        await bus.open(chosen.request_timeout)
     try:
-        await bus.set_up(create=create)
+        with bus.optional_requests(""):
+            await bus.set_up(create=create)
         yield Client(bus, namespace=chosen.namespace, user=user_name(chosen), max_file_bytes=chosen.max_file_bytes)
     finally:
         await bus.close()
