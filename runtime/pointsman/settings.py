@@ -395,4 +395,6 @@ def _problem_text(problem: ErrorDetails, given: Container[str]) -> str:
     if problem["type"] == "string_pattern_mismatch":  # the field is a Token, because no other field has a pattern
         return f"{setting}{value}: it should be 1 to 64 letters, digits, - and _"
     allowed = problem["msg"].removeprefix("Value error, ").replace("Input should be", "it should be")
+    if problem.get("ctx", {}).get("ge") == _MIN_DAYS:
+        allowed = "it should be a number of days, at least 0.00001158, which is one second"
     return f"{setting}{inside}{value}: {allowed}"

@@ -76,6 +76,17 @@ def test_number_that_no_process_can_use_is_refused(monkeypatch: pytest.MonkeyPat
         Settings.load()
 
 
+def test_shortest_retention_is_named_in_plain_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POINTSMAN_RETENTION_DAYS", "0")
+
+    with pytest.raises(ConfigurationError) as caught:
+        Settings.load()
+
+    assert str(caught.value) == (
+        "POINTSMAN_RETENTION_DAYS is '0': it should be a number of days, at least 0.00001158, which is one second"
+    )
+
+
 def test_invalid_item_inside_a_variable_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("POINTSMAN_MODEL_LIMITS", '{"openai": {"requests": -1}}')
 
