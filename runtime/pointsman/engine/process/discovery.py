@@ -143,9 +143,9 @@ def _resolve(spec: str) -> tuple[Any, str, ModuleType | None]:
     if not name and (entry := installed_agents().get(place)) is not None:
         try:
             value = entry.load()
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise ConfigurationError(
-                f"the installed agents {place} ({entry.value}) cannot be loaded: {describe_error(error)}"
+                f"the installed agents {place} ({entry.value}) cannot be loaded: {_describe(error)}"
             ) from error
         return value, "", sys.modules.get(entry.module)
     module = _from_module(place, spec)
@@ -194,13 +194,11 @@ def _from_file(path: Path) -> ModuleType:
     sys.modules[name] = module  # while the module runs, dataclasses and annotations search the module in `sys.modules`
     try:
         specification.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         del sys.modules[name]
         if isinstance(error, ConfigurationError):
             raise
-        raise ConfigurationError(
-            f"{path}{_error_line(error, name)} cannot be loaded: {describe_error(error)}"
-        ) from error
+        raise ConfigurationError(f"{path}{_error_line(error, name)} cannot be loaded: {_describe(error)}") from error
     return module
 
 
@@ -219,13 +217,18 @@ def _from_module(name: str, spec: str) -> ModuleType:
             f"{spec!r} is neither a module, nor a file ending in .py, nor installed agents "
             f"(installed: {known}); check the spelling and the current folder"
         ) from error
-    except Exception as error:
-        raise ConfigurationError(
-            f"{name}{_error_line(error, name)} cannot be imported: {describe_error(error)}"
-        ) from error
+    except (Exception, SystemExit) as error:
+        raise ConfigurationError(f"{name}{_error_line(error, name)} cannot be imported: {_describe(error)}") from error
 
 
-def _error_line(error: Exception, module: str) -> str:
+def _describe(error: Exception | SystemExit) -> str:
+    """Describe an error of an import. A module that ends the process at its import would end it without a message."""
+    if isinstance(error, SystemExit):
+        return f'it ends the process with sys.exit({error.code!r}); call sys.exit only under if __name__ == "__main__"'
+    return describe_error(error)
+
+
+def _error_line(error: BaseException, module: str) -> str:
     """Return the line of `module` that raised the error. Empty for a syntax error, whose text contains the line."""
     lines = [line for frame, line in walk_tb(error.__traceback__) if frame.f_globals.get("__name__") == module]
     return f", line {lines[-1]}," if lines else ""

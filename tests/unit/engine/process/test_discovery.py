@@ -141,6 +141,27 @@ def test_error_in_a_module_is_reported_with_its_line(file: Path, monkeypatch: py
         load_objects(f"broken_{file.stem}", Team)
 
 
+def test_module_that_ends_the_process_is_named(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(file.parent)
+    leaving = file.with_name(f"leaving_{file.stem}.py")
+    leaving.write_text("import sys\nsys.exit(3)\n")
+    entry = EntryPoint("leaving", f"leaving_{file.stem}", discovery.ENTRY_POINT_GROUP)
+    monkeypatch.setattr(discovery, "installed_agents", lambda: {"leaving": entry})
+    advice = 'it ends the process with sys.exit(3); call sys.exit only under if __name__ == "__main__"'
+
+    found = []
+    for spec in (str(leaving), leaving.stem, "leaving"):
+        with pytest.raises(ConfigurationError) as caught:
+            load_worker([spec])
+        found.append(str(caught.value))
+
+    assert found == [
+        f"{leaving}, line 2, cannot be loaded: {advice}",
+        f"{leaving.stem}, line 2, cannot be imported: {advice}",
+        f"the installed agents leaving ({entry.value}) cannot be loaded: {advice}",
+    ]
+
+
 def test_missing_team_is_not_answered_with_advice_about_functions() -> None:
     with pytest.raises(ConfigurationError, match=r"json defines no Team; add Team\(\.\.\.\) to the module"):
         load_objects("json", Team)
