@@ -14,6 +14,7 @@ from pydantic import JsonValue, ValidationError
 from pointsman.authoring.code_digest import code_digest
 from pointsman.authoring.context import Context
 from pointsman.authoring.json_types import InputType, OutputType
+from pointsman.authoring.keyword_check import check_keywords
 from pointsman.authoring.signatures import signature_of
 from pointsman.errors import ConfigurationError
 from pointsman.util.threads import run_in_thread
@@ -154,6 +155,7 @@ def agent(
     approval: Literal["required"] | None = None,
     team: str | None = None,
 ) -> Callable[[Callable[P, R]], FunctionAgent[P, R]]: ...
+@check_keywords
 def agent(
     function: Callable[P, R] | None = None,
     /,
@@ -217,7 +219,8 @@ def agent(
     """
     if isinstance(function, str):
         raise ConfigurationError(f"@agent({function!r}) takes its name by keyword; write @agent(name={function!r})")
-    namespace = sys._getframe(1).f_locals  # needed for types that are defined within a function, as in tests
+    # Frame 1 is the check of keywords. The names are needed for types that are defined within a function, as in tests.
+    namespace = sys._getframe(2).f_locals
 
     def make(function: Callable[P, R]) -> FunctionAgent[P, R]:
         card = make_card(

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, create_model
 from pointsman.authoring.agent import Agent
 from pointsman.authoring.context import Context
 from pointsman.authoring.json_types import InputType
+from pointsman.authoring.keyword_check import check_keywords
 from pointsman.authoring.llm_agent import LLMAgent
 from pointsman.authoring.tools import Tool
 from pointsman.errors import ConfigurationError, TaskError
@@ -81,6 +82,7 @@ class AgentFactory(Agent):
         ConfigurationError: The definition is not valid. The message contains the necessary change.
     """
 
+    @check_keywords
     def __init__(
         self,
         *,

@@ -31,6 +31,7 @@ from pointsman.authoring.definition_checks import (
 )
 from pointsman.authoring.durable_steps import DurableSteps
 from pointsman.authoring.json_types import InputType, OutputType
+from pointsman.authoring.keyword_check import check_keywords
 from pointsman.authoring.model_calls import ModelCalls
 from pointsman.authoring.model_files import FILES_RULE, ModelFiles, check_extractor, read_model_files
 from pointsman.authoring.tool_turns import ToolTurns, truncate
@@ -113,6 +114,7 @@ class LLMAgent(Agent):
         ConfigurationError: The definition is not valid. The message contains the necessary change.
     """
 
+    @check_keywords
     def __init__(
         self,
         *,

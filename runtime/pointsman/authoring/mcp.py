@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import JsonValue
 
+from pointsman.authoring.keyword_check import check_keywords
 from pointsman.authoring.mcp_tool import McpTool, result_value, safe_name
 from pointsman.authoring.tools import Tool
 from pointsman.errors import ConfigurationError, ContractError, TaskError, describe_error
@@ -285,6 +286,7 @@ class _SessionLostError(Exception):
     """The session has ended at the server, for example after a restart of the server."""
 
 
+@check_keywords
 def mcp_tools(
     server: str | Sequence[str],
     *,

@@ -19,6 +19,7 @@ from pointsman.authoring.attempt_state import AttemptState
 from pointsman.authoring.context import Context, state_of
 from pointsman.authoring.interceptor import ToolInvocation, intercept_tool
 from pointsman.authoring.json_types import OutputType
+from pointsman.authoring.keyword_check import check_keywords
 from pointsman.authoring.signatures import signature_of
 from pointsman.authoring.tool_arguments import ToolArguments
 from pointsman.errors import (
@@ -385,6 +386,7 @@ def tool(
     idempotent: bool = False,
     approval: bool = False,
 ) -> Callable[[Callable[P, R]], Tool[P, R]]: ...
+@check_keywords
 def tool(
     function: Callable[P, R] | None = None,
     /,
@@ -420,7 +422,7 @@ def tool(
     """
     if isinstance(function, str):
         raise ConfigurationError(f"@tool({function!r}) takes its name by keyword; write @tool(name={function!r})")
-    namespace = sys._getframe(1).f_locals
+    namespace = sys._getframe(2).f_locals  # frame 1 is the check of keywords
 
     def make(function: Callable[P, R]) -> Tool[P, R]:
         return Tool(

@@ -1,0 +1,41 @@
+"""Name the keyword that an author probably meant, if a definition has an unknown keyword."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import wraps
+from typing import ParamSpec, TypeVar
+
+from pointsman_schemas.unknown_fields import unknown_name_message
+
+__all__ = ["check_keywords"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def check_keywords(function: Callable[P, R]) -> Callable[P, R]:
+    """Let a function or an `__init__` refuse an unknown keyword with the name that was probably meant.
+
+    Args:
+        function: The function. Its keywords are named in its signature.
+
+    Returns:
+        The function with the check. An unknown keyword raises a `TypeError`.
+    """
+    names = [
+        name
+        for name, parameter in inspect.signature(function).parameters.items()
+        if parameter.kind is not inspect.Parameter.POSITIONAL_ONLY and name != "self"
+    ]
+    owner = function.__qualname__.removesuffix(".__init__")
+
+    @wraps(function)
+    def checked(*args: P.args, **keywords: P.kwargs) -> R:
+        for name in keywords:
+            if name not in names:
+                raise TypeError(f"{owner} {unknown_name_message(name, names)}")
+        return function(*args, **keywords)
+
+    return checked
