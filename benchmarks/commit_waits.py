@@ -1,8 +1,8 @@
 """Measure the waits of a supervisor for commits that a handoff could contain: `python -m benchmarks.commit_waits`.
 
 If exactly one handoff follows a commit, the commit could be stored inside the handoff. Then the handoff would not wait
-for the commit. This could save at most the sum of these waits in a workflow. The supervisor runs in this module, which
-measures each wait. A wait begins when the messages are ready, and ends when the commit is acknowledged.
+for the commit. The sum of these waits in a workflow is the largest possible saving. The supervisor runs in this module,
+which measures each wait. A wait begins when the messages are ready, and ends when the commit is acknowledged.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ from pointsman_schemas.subjects import Subjects
 __all__ = ["Floor", "record", "round_trips"]
 
 _EXPECTED = "Nats-Expected-Last-Subject-Sequence"
-_PULL_BATCH = 1000  # messages of a pull request; the next request is sent at half of them, so a request is always open
+_PULL_BATCH = 1000  # messages of a pull request; after half of them, the next request is sent
 _PULL_EXPIRES_S = 3600  # longer than any run
 _WORKFLOW_TIMEOUT_S = 60.0  # the run fails if a workflow takes longer
 
@@ -239,7 +239,7 @@ class _Sender:
 @dataclass(slots=True)
 class _Workflow:
     left: dict[str, int]
-    """Number of open dependencies of each task with dependencies."""
+    """Number of open dependencies, by task. Tasks without dependencies are omitted."""
     came: list[tuple[str, Msg]] = field(default_factory=list)
     """Inputs of the next commit, each a succeeded task with its message."""
     busy: bool = False

@@ -1,4 +1,4 @@
-"""Shared helpers of the shipped teams. Their tools answer from small tables of sample data."""
+"""Define shared helpers of the shipped teams, whose tools answer from small tables of sample data."""
 
 from __future__ import annotations
 

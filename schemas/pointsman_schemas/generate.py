@@ -161,7 +161,7 @@ def to_yaml(value: Any, indent: str = "") -> Iterator[str]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Write all files to a folder, and remove schema files without a model.
+    """Write all files to a folder. Remove schema files whose model does not exist any more.
 
     Args:
         arguments: The folder.

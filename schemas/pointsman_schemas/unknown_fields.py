@@ -1,4 +1,4 @@
-"""Find fields in data that the model of the data does not have, each with the name that was probably meant."""
+"""Find unknown fields in data for a model, and suggest the name that was probably meant."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class UnknownField:
 
 
 def find_unknown_fields(model: type[BaseModel], data: Mapping[Any, Any]) -> list[UnknownField]:
-    """Find the first `MAX_UNKNOWN_FIELDS` fields of data that a model, or a model within that model, does not have.
+    """Find the first `MAX_UNKNOWN_FIELDS` unknown fields in data for a model and for the models within the model.
 
     The search for a similar name takes about a millisecond, so a body with many unknown names would block its reader.
 

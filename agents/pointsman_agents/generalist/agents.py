@@ -1,4 +1,4 @@
-"""Define the agents that find facts, write texts and show code. The writer and the coder work from the found facts."""
+"""Define the agents that find facts, write texts and show code. The second and the third use the facts of the first."""
 
 from __future__ import annotations
 

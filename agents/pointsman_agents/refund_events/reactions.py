@@ -17,7 +17,7 @@ from pointsman_agents.samples import format_dollars
 
 __all__ = ["fraud", "notification", "policy", "verification"]
 
-_MANY_REFUNDS = 2  # earlier refunds from which a person should check, because repeated refunds are suspicious
+_MANY_REFUNDS = 2  # with this many earlier refunds, a person should check the next refund
 
 
 class RefundRequest(BaseModel):

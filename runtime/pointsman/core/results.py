@@ -192,7 +192,7 @@ def _complete_task(decision: Decision, task: Task, received: ResultReceived) -> 
         case Role.JUDGE:
             request_synthesis(decision)
         case Role.SUMMARIZE:
-            pass  # the pass `begin` starts the workflow after the inputs
+            pass  # the pass `_begin` starts the workflow after the inputs
         case Role.SYNTHESIZE:
             apply_synthesis(decision, received.result)
         case _:

@@ -1,8 +1,8 @@
 """Compute the unused part of a provider's limits, from a bucket of requests, a bucket of tokens and the current calls.
 
 A bucket fills at its rate, and its size is the amount of ten seconds. So no minute exceeds the limit by more than a
-sixth. The callers state the times. A time that is wrong by more than a minute affects only the calls of that caller,
-but such a time also refills an overdrawn bucket.
+sixth. The callers state the times. A time that is wrong by more than a minute affects only the calls of that caller.
+Such a time can also refill an overdrawn bucket.
 """
 
 from __future__ import annotations

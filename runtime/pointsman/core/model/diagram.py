@@ -21,24 +21,26 @@ _PAGE_TEMPLATE = """\
 
 <!-- Drawn from runtime/pointsman/core/model/lifecycle.py: run `make schemas`. -->
 
-A workflow is in one phase, and each of its tasks has one status. No other moves than these exist: a log entry with
-another move is an error when the log is folded.
+A workflow is in one phase, and each of its tasks has one status. The two diagrams show all legal moves. A log entry
+with a different move is an error when the log is folded.
 
 ## Phases of a workflow
 
 `planning` includes classification. A workflow that is planned again goes from `running` back to `planning`. A terminal
 phase ends a round of the workflow. `completed` and `cancelled` are final. A person may resume a workflow in `partial`
-or `failed`: a new round begins, in `running` if the workflow has a plan, or else in `planning`.
+or `failed`. The new round begins in `running` or, if the workflow has no plan, in `planning`.
 
 {phases}
 ## Statuses of a task
 
 The planner, the classifier and the synthesizer have tasks, too. A task in `backing_off` waits for the time of its next
-attempt, which the broker schedules. A task in `awaiting_budget` waits until an active attempt returns its
-unused budget. A task in `expanded` has `for_each`, and waits for the tasks of its items. A task leaves `failed` and
-`skipped` only when a person replays the dead letter of the failed task while the workflow still runs, or resumes the
-workflow after its end. Then abandoned tasks, and tasks of a team whose result has gaps, wait again as well, and so do
-lists without some items. Otherwise, a task leaves `succeeded` only when its output, a plan, is refused permanently.
+attempt, which the broker schedules. A task in `awaiting_budget` waits until an active attempt returns unused budget. A
+task in `expanded` has `for_each`, and waits for the tasks of its items.
+
+A task leaves `failed` and `skipped` only in two cases: a person replays the dead letter of the failed task while the
+workflow runs, or a person resumes the workflow after its end. After a resume, three other kinds of tasks also wait
+again: abandoned tasks, tasks of a team whose result has gaps, and tasks with `for_each` that lack results of items. In
+any other case, a task leaves `succeeded` only if its output, such as a plan, is refused permanently.
 
 {tasks}"""
 

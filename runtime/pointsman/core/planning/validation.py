@@ -35,8 +35,8 @@ def read_plan(output: JsonValue, *, strict: bool = False) -> Plan | tuple[str, .
     Args:
         output: The answer.
         strict: True to refuse each unknown field, for a plan that a person wrote. By default, an unknown field is
-            refused only if the name is close to that of a missing field. Otherwise the plan could lose the order of its
-            tasks, for example.
+            refused only if a missing field has a similar name, because the plan could lose the order of its tasks, for
+            example.
 
     Returns:
         The plan, or its problems.

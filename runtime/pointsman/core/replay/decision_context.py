@@ -1,4 +1,4 @@
-"""Record the other facts that a decision uses, besides the state and the inputs. Then the decision can be repeated.
+"""Record the facts that a decision uses in addition to the state and the inputs, to repeat the decision later.
 
 The schemas and the prose of cards are omitted, because no decision depends on them. The input of the task of a planner,
 a classifier or a refiner contains the prose that the agent received.

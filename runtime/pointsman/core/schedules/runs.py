@@ -58,7 +58,7 @@ MAX_WAKE = timedelta(days=1)
 messages after an old record."""
 _PREFIX = "schedule"
 _CLOCK_SKEW = timedelta(seconds=5)
-"""Longest step back of the clock that has no effect. After a longer step, the times since then are computed again."""
+"""Longest step back of the clock that is ignored. After a longer step, the repeated times are checked again."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from pointsman_schemas.schedules import ScheduleSpec
 __all__ = ["MAX_COUNTED", "check_times", "fires_between", "next_fire", "upcoming"]
 
 MAX_COUNTED = 1_000
-"""Largest number of missed fires, after a time without a supervisor, that is counted exactly."""
+"""Largest count of missed fires. After a long time without a supervisor, further fires are not counted."""
 _FIELDS = 5
 _RESOLUTION = timedelta(minutes=1)
 """Shortest time between two fires of a cron expression."""
@@ -113,7 +113,7 @@ def fires_between(spec: ScheduleSpec, after: datetime, until: datetime) -> tuple
 
 
 def _newest_fire(spec: ScheduleSpec, fire: datetime, until: datetime) -> datetime:
-    """Return the newest fire up to `until`. The search is a bisection, because very many fires may be between."""
+    """Return the newest fire up to `until`. The search is a bisection, because the span may have very many fires."""
     bound = until  # invariant: no fire is between `bound` and `until`
     while bound - fire > _RESOLUTION:
         middle = fire + (bound - fire) / 2

@@ -95,7 +95,7 @@ def missing_agent(decision: Decision) -> str:
 
 
 def _missing_worker(decision: Decision, planner: str | None = None, fallback: str | None = None) -> str:
-    """Return an empty text if the planner or any agent for the planner's selection is live.
+    """Return a sentence about the missing agent; an empty text if the planner or an agent for its selection is live.
 
     Teams that are nested too deep count as live, because the planner reports that such teams cannot be used.
     """

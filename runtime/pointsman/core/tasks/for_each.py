@@ -56,7 +56,9 @@ def gather_items(decision: Decision, task: Task) -> None:
     needed = math.ceil(round(ratio * len(items), 6))  # 0.56 of 25 is 14.000000000000002
     if (done := len(items) - len(missing)) < needed:
         cause = next((each.error.message for each in missing if each.error), "")
-        message = f"{done} of {len(items)} items succeeded, and at least {needed} must{': ' if cause else ''}{cause}"
+        message = (
+            f"{done} of {len(items)} items succeeded; at least {needed} are required{': ' if cause else ''}{cause}"
+        )
         return _fail(decision, task, AttemptError(kind=ErrorKind.ITEMS, message=message))
     gathered = ItemsGathered(at=decision.now, task_id=task.id, missing=tuple(each.id for each in missing))
     decision.ready.extend(decision.add(gathered).dependants.get(task.id, ()))

@@ -68,7 +68,7 @@ def _request_input(state: State, task: Task) -> JsonValue:
 
 
 def question_subject(state: State, pending: OpenQuestion) -> JsonValue:
-    """Return the value that a person decides on: the task's input, the tool's arguments or the plan."""
+    """Return the value on which a person decides: the task's input, the tool's arguments or the plan."""
     if pending.plan is not None:
         return pending.plan.model_dump(mode="json", exclude_defaults=True)
     if pending.about == "task" and pending.task_id is not None:

@@ -56,8 +56,8 @@ def questions_over_limit(state: State, questions: Sequence[QuestionRequest]) -> 
     if wanted <= left:
         return ""
     return (
-        f"the workflow may ask {state.limits.questions} questions for information, of which {max(left, 0)} are left; "
-        f"{wanted} more were asked"
+        f"the workflow may ask {state.limits.questions} questions for information; {max(left, 0)} are left, and "
+        f"{wanted} were asked"
     )
 
 

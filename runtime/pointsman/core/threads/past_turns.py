@@ -28,8 +28,8 @@ def bounded_text(value: JsonValue) -> str:
 def history_of(thread: Thread, workflow: str, policy: ThreadPolicy) -> tuple[ThreadTurn, History]:
     """Return the place of a turn in its thread, and the earlier turns for the agents of the turn.
 
-    If the turns since the last summary exceed the bounds, the summarizer gets all of them except the newest turns
-    within half of the bounds. So the summarizer runs only once for several turns.
+    If the turns since the last summary exceed the bounds, the summarizer gets the older turns. Only as many of the
+    newest turns are kept as fit into half of the bounds. So the summarizer runs only once for several turns.
 
     Args:
         thread: The thread.

@@ -40,7 +40,7 @@ class TimelineLine:
 
 
 class Timeline:
-    """Renderer of a log. The renderer remembers which agent has each task, because not every entry names the agent."""
+    """Renderer of a log. The renderer stores the agent of each task, because not every entry names the agent."""
 
     def __init__(self) -> None:
         self._agents: dict[str, str] = {}

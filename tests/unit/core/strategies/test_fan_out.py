@@ -84,7 +84,7 @@ def test_too_few_members_are_no_answer() -> None:
     story.complete_task("sales")
 
     assert story.outcome.status == "failed"
-    assert story.outcome.reason.startswith("1 of 3 members succeeded, and at least 2 must: legal: provider_error")
+    assert story.outcome.reason.startswith("1 of 3 members succeeded; at least 2 are required: legal: provider_error")
 
 
 def test_refusals_of_all_members_reach_the_caller() -> None:

@@ -162,7 +162,7 @@ def test_too_few_items_fail_the_task_and_a_replayed_item_mends_it() -> None:
     story.fail_task("check-2")
     error = story.task("check").error
     assert error is not None
-    assert error.message == "1 of 2 items succeeded, and at least 2 must: provider_error was seen"
+    assert error.message == "1 of 2 items succeeded; at least 2 are required: provider_error was seen"
     assert story.statuses() == {
         "find": "succeeded", "check": "failed", "sum": "skipped", "x": "running",
         "check-1": "succeeded", "check-2": "failed",
