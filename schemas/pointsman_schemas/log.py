@@ -347,7 +347,7 @@ class TaskExpanded(Part):
 
 
 class ItemsGathered(Part):
-    """Enough items have succeeded, so the task with `for_each` succeeded. Its result is the list of their results."""
+    """A task with `for_each` succeeded, because enough items did. The result is the list of the items' results."""
 
     kind: Literal["items_gathered"] = Field(default="items_gathered", description="The kind of entry.")
     at: AwareDatetime = Field(description="Time of the entry.")
@@ -397,7 +397,7 @@ class TaskReopened(Part):
 
 
 class ResultIgnored(Part):
-    """A result was ignored: it was late, foreign, or the second result of its attempt."""
+    """A result was ignored, because the result was late, foreign, or the second result of its attempt."""
 
     kind: Literal["result_ignored"] = Field(default="result_ignored", description="The kind of entry.")
     at: AwareDatetime = Field(description="Time of the entry.")
@@ -485,7 +485,7 @@ class TimerArmed(Part):
     at: AwareDatetime = Field(description="Time of the entry.")
     name: str = Field(description="The name of the timer.")
     due: AwareDatetime = Field(description="Time at which the timer fires.")
-    reason: str = Field(default="", description="The agents for which the workflow waits before it begins.")
+    reason: str = Field(default="", description="The missing agents for which the start of the workflow waits.")
 
 
 class LimitReached(Part):

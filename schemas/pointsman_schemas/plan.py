@@ -33,16 +33,16 @@ class ForEach(Frozen):
         default=1.0,
         gt=0,
         le=1,
-        description="Share of the items that must succeed, from 0 to 1. The result of an item that failed is null, and "
-        "a gap of the outcome.",
+        description="Smallest share of the items that must succeed, from 0 to 1. If an item fails, its "
+        "result is null, and the item is a gap of the outcome.",
     )
 
 
 class PlannedTask(Frozen):
-    """One task of a plan. It starts when all tasks of `depends_on` have succeeded.
+    """One task of a plan. The task starts when all tasks of `depends_on` have succeeded.
 
-    A task with a `skill` instead of an `agent` goes to the live agent with that skill that is selected at dispatch.
-    `when`, `for_each` and `input_from` are for plans that an author writes: a planner's plan with them is refused.
+    If a task has a `skill` instead of an `agent`, a live agent with the skill is selected at dispatch. Only an author
+    may write a plan with `when`, `for_each` or `input_from`. A planner's plan with these fields is refused.
     """
 
     id: _NameText = Field(description="The id of the task, unique in the workflow: t1, t2 and so on.")
@@ -55,33 +55,35 @@ class PlannedTask(Frozen):
     input: JsonValue = Field(default=None, description="The input of the task, by the agent's input schema.")
     depends_on: tuple[_NameText, ...] = Field(default=(), description="Tasks whose results this task needs.")
     optional_dependencies: tuple[_NameText, ...] = Field(
-        default=(), description="Tasks whose results help; the task starts also if they fail."
+        default=(), description="Tasks whose results help. The task also starts if these tasks fail."
     )
     approval: Literal["required"] | None = Field(
-        default=None, description="`required` if a person must allow the task before it starts."
+        default=None, description="`required` if a person must approve the task before the task starts."
     )
     retry: RetryPolicy | None = Field(
         default=None,
-        description="The retries of the task; null for the team's policy. A planner cannot exceed that policy: neither "
-        "its attempts nor the kinds of errors that it retries.",
+        description="The retries of the task; null for the team's policy. A planner cannot exceed the "
+        "attempts and the kinds of errors in the team's policy.",
     )
 
     when: ConditionText = Field(
         default="",
         exclude_if=not_,
-        description="A condition on the request and on the results of dependencies, such as `match.unpaid > 0`. If it "
-        "is false when the dependencies are settled, the task is skipped, which is not a gap.",
+        description="A condition on the request and on the results of dependencies, such as `match.unpaid "
+        "> 0`. If the condition is false when the dependencies are settled, the task is skipped. A skipped "
+        "task is not a gap.",
     )
     for_each: ForEach | None = Field(
         default=None,
         exclude_if=not_,
-        description="A list: the task is done for each item. Null for a single task.",
+        description="A list. The task is done for each item of the list. Null for a single task.",
     )
     input_from: dict[str, PathText] = Field(
         default={},
         exclude_if=not_,
-        description="Fields of the input, by name, with the path of each value: `TASK.field` in the result of a "
-        "dependency, `request.field`, or `item.field` in a task with `for_each`. They replace fields of `input`.",
+        description="Fields of the input, by name, with the path of each value: `TASK.field` in the result "
+        "of a dependency, `request.field`, or `item.field` in a task with `for_each`. These fields replace "
+        "fields of `input`.",
     )
 
     @field_validator("for_each", mode="before")
