@@ -350,7 +350,7 @@ async def _collector(manner: str) -> AsyncIterator[str]:
 
 @sized
 @pytest.mark.parametrize("manner", ["refuses", "hangs", "is overloaded", "is slow"])
-async def test_no_process_is_held_up_by_its_collector(settings: Settings, tmp_path: Path, manner: str) -> None:
+async def test_no_process_is_delayed_by_its_collector(settings: Settings, tmp_path: Path, manner: str) -> None:
     """All processes do their work, use little memory and stop in time."""
     async with AsyncExitStack() as stack:
         endpoint = await stack.enter_async_context(_collector(manner))

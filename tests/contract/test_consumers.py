@@ -68,7 +68,7 @@ async def test_take_gives_several_at_once_and_never_more_than_the_room(place: Br
     assert len(rounds) < 30
 
 
-async def test_no_more_than_the_room_is_ever_outstanding(place: BrokerNamespace, bus: Bus) -> None:
+async def test_outstanding_messages_never_exceed_the_room(place: BrokerNamespace, bus: Bus) -> None:
     await asyncio.gather(*(bus.publish(place.handoff(n), b"x", {}) for n in range(20)))
     consumer = await bus.consumer("writer", "work", place.handoffs, ack_wait=30)
 

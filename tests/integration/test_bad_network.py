@@ -23,9 +23,7 @@ def port(settings: Settings) -> int:
     return int(settings.url.rpartition(":")[2])
 
 
-async def test_a_broker_that_never_introduces_itself_costs_no_sockets(
-    settings: Settings, port: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_silent_broker_leaks_no_sockets(settings: Settings, port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pointsman.bus.jetstream.connection._PING_INTERVAL_S", 0.2)
     async with Proxy("127.0.0.1", port) as proxy:
         bus = await connect(settings.model_copy(update={"url": proxy.url}), name="patient", wait=5)

@@ -93,7 +93,7 @@ async def test_a_server_without_jetstream_is_named(tmp_path: Path) -> None:
         await bus.close()
 
 
-async def test_an_error_of_the_servers_ends_no_connection_for_ever(bus: JetStreamBus, namespace: str) -> None:
+async def test_a_server_error_ends_no_connection_for_ever(bus: JetStreamBus, namespace: str) -> None:
     # The server counts the headers and disconnects; the client library does not count them.
     too_much = b"x" * bus.max_payload
 

@@ -168,7 +168,7 @@ async def test_a_refused_service_is_reported_once_and_ends_nothing(tmp_path: Pat
 
 
 @pytest.mark.parametrize("limit", [1, 2])
-async def test_a_limit_of_subscriptions_ends_what_needs_one_more(limit: int, tmp_path: Path) -> None:
+async def test_a_limit_of_subscriptions_ends_the_call_that_exceeds_it(limit: int, tmp_path: Path) -> None:
     async with configured_server(tmp_path, f"max_subscriptions: {limit}") as port:
         bus = await connect(Settings(url=f"nats://127.0.0.1:{port}", namespace="own"), name="test", wait=TIMEOUT_S)
         await bus.set_up()
@@ -183,7 +183,7 @@ async def test_a_limit_of_subscriptions_ends_what_needs_one_more(limit: int, tmp
     assert [line["event"] for line in lines if line["log_level"] == "error"] == ["permission_denied"]
 
 
-async def test_a_limit_of_connections_is_not_told_as_an_absent_broker(tmp_path: Path) -> None:
+async def test_a_limit_of_connections_is_not_reported_as_an_absent_broker(tmp_path: Path) -> None:
     async with configured_server(tmp_path, "max_connections: 1") as port:
         place = f"127.0.0.1:{port}"
         first = await connect(Settings(url=f"nats://{place}"), name="test", wait=TIMEOUT_S)
@@ -229,7 +229,7 @@ async def test_an_account_without_inboxes_is_told_at_the_connection(tmp_path: Pa
     assert "POINTSMAN_INBOX_PREFIX" in told
 
 
-async def test_a_prefix_of_ones_own_serves_every_question(tmp_path: Path) -> None:
+async def test_an_own_inbox_prefix_works_for_every_request(tmp_path: Path) -> None:
     allowed = '["_INBOX_ada.>", "own.>"]'
     rules = f"permissions: {{ subscribe: {{ allow: {allowed} }} }}"
     config = f"authorization {{ users: [ {{ user: ada, password: pw, {rules} }} ] }}"

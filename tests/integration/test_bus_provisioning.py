@@ -52,7 +52,7 @@ def settings(port: int, user: str, **others: Any) -> Settings:
 
 
 @pytest.mark.parametrize(("user", "others", "said", "advice"), INCURABLE, ids=[case[0] for case in INCURABLE])
-async def test_what_no_waiting_cures_is_a_configuration_error(
+async def test_a_permanent_fault_is_a_configuration_error(
     user: str, others: Mapping[str, Any], said: str, advice: str, tmp_path: Path
 ) -> None:
     async with configured_server(tmp_path, ACCOUNTS) as port:
@@ -328,7 +328,7 @@ async def test_doctor_names_what_keeps_services_from_starting(
     assert expected in out
 
 
-async def test_a_broker_of_ones_own_does_not_take_the_settings_of_another(tmp_path: Path) -> None:
+async def test_own_broker_ignores_the_settings_of_another_broker(tmp_path: Path) -> None:
     """`demo` starts a server without TLS, login and domains. It ignores settings for another server."""
     code, out, error = await command(
         "demo", folder=tmp_path, POINTSMAN_URL="tls://elsewhere.example", POINTSMAN_TLS_CA="no-such-file",

@@ -226,7 +226,7 @@ async def test_dead_letter_of_a_request_explains_its_replay(shell: Shell) -> Non
 
 
 @pytest.mark.parametrize("command", [("list",), ("show", "wf_1"), ("dead", "list"), ("agents",), ("doctor",)])
-async def test_a_namespace_that_is_not_there_is_not_made_by_looking(shell: Shell, command: tuple[str, ...]) -> None:
+async def test_reading_a_missing_namespace_does_not_create_it(shell: Shell, command: tuple[str, ...]) -> None:
     other = Shell(shell.settings.model_copy(update={"namespace": shell.settings.namespace + "x"}))
 
     first, second = await other(*command), await other(*command)

@@ -96,7 +96,7 @@ async def test_a_file_is_run_paused_resumed_and_its_results_are_taken(browser: B
     assert sorted(asked) == ["a", "b", "bad", "slow"]  # no row is repeated
 
 
-async def test_a_batch_goes_on_in_another_dashboard_and_no_row_is_done_twice() -> None:
+async def test_a_batch_continues_in_another_dashboard_and_repeats_no_row() -> None:
     asked: list[str] = []
     go = asyncio.Event()
     rows = b'"one"\n"slow"\n"bad"\n'

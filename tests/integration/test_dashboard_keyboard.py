@@ -204,7 +204,7 @@ async def test_focus_moves_to_the_next_dead_letter_after_a_keyboard_action(
     assert (outcome.status, outcome.gaps) == ("completed", ())
 
 
-async def test_a_button_asks_again_right_after_its_question_was_answered_with_no(browser: Browser) -> None:
+async def test_a_button_asks_again_right_after_its_dialog_was_declined(browser: Browser) -> None:
     """The button is pressed again before the browser reports that the dialog has closed."""
     press_twice = """async () => {
         document.querySelector("dialog button").click();

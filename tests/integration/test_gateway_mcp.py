@@ -350,7 +350,7 @@ async def test_outcomes_and_files_are_resources(address: str) -> None:
     assert len(templates) == 2
 
 
-async def test_a_caller_has_the_tools_tasks_and_outcomes_that_are_its_own(
+async def test_a_caller_has_only_its_own_tools_tasks_and_outcomes(
     running: RunningTeam, settings: Settings, tmp_path: Path
 ) -> None:
     keys = await KeyStore.open(running.bus, running.subjects)

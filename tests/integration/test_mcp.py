@@ -292,7 +292,7 @@ uvicorn.run(guarded, host="127.0.0.1", port=int(sys.argv[1]), log_level="error")
 """
 
 
-async def test_a_guarded_server_gets_its_login_and_a_restart_is_survived(tmp_path: Path) -> None:
+async def test_a_server_with_login_gets_it_also_after_a_restart(tmp_path: Path) -> None:
     [port] = free_ports(1)
     script = tmp_path / "guarded.py"
     script.write_text(GUARDED)

@@ -155,7 +155,7 @@ def test_a_server_that_is_not_there_is_named_without_its_password() -> None:
         "http://host:port/v1",
     ],
 )
-def test_a_base_url_that_is_none_is_refused_at_once(model: Callable[..., Model], url: str) -> None:
+def test_invalid_base_url_is_refused_at_once(model: Callable[..., Model], url: str) -> None:
     with pytest.raises(
         ConfigurationError, match=rf"base URL of (openai|anthropic) is '{re.escape(url)}'; expected http://HOST:PORT"
     ):

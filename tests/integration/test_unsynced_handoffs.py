@@ -24,7 +24,7 @@ from pointsman_schemas.log import TaskDispatched
 pytestmark = pytest.mark.timeout(90)
 
 
-async def test_the_broker_says_that_it_does_not_sync_them(settings: Settings) -> None:
+async def test_the_broker_reports_that_it_does_not_sync_handoffs(settings: Settings) -> None:
     apart = settings.model_copy(update={"unsynced_handoffs": True})
     bus = await connect(apart, name="test", wait=5)
     name = settings.namespace.upper()
@@ -72,7 +72,7 @@ async def test_a_stream_that_was_lost_is_made_again_as_it_was(settings: Settings
     assert config["persist_mode"] == "async"
 
 
-async def test_a_namespace_that_is_there_goes_on_as_it_was_made(bus: JetStreamBus, settings: Settings) -> None:
+async def test_an_existing_namespace_keeps_its_configuration(bus: JetStreamBus, settings: Settings) -> None:
     other = await connect(settings.model_copy(update={"unsynced_handoffs": True}), name="test", wait=5)
 
     with capture_logs() as logs:

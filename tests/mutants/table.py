@@ -232,7 +232,7 @@ MUTANTS = (
     _runtime(
         "M14", "engine/worker/attempt.py", "            execution.cancel()\n            await asyncio.wait(",
         "            await asyncio.wait(",
-        "unit/engine/worker/test_agent_slots.py::test_a_handler_that_could_not_be_stopped_is_said_to_run_on",
+        "unit/engine/worker/test_agent_slots.py::test_a_handler_that_could_not_be_stopped_is_reported_as_running",
     ),
     _core(
         "M15", "budget/token_bucket.py", "    if wait > 0:", "    if False:",
@@ -258,7 +258,7 @@ MUTANTS = (
         "M16", "model/agent_health.py", "(usual if self.seconds is None else self.seconds)", "usual",
         "tasks/test_skills.py::test_the_slower_of_two_gets_less",
     ),
-    _core("M16", "model/agent_health.py", "/ slots", "/ 1", "tasks/test_skills.py::test_more_hands_take_more"),
+    _core("M16", "model/agent_health.py", "/ slots", "/ 1", "tasks/test_skills.py::test_an_agent_with_more_slots_gets_more_tasks"),
     _core(
         "M17", "completion/synthesis.py", "    if not (found := find_result_conflicts(state)):", "    if not (found := ()):",
         "completion/test_conflicts.py::test_a_contradiction_is_decided_before_the_answer_is_written",
@@ -518,7 +518,7 @@ MUTANTS = (
         "one result an attempt", "engine/process/retrying.py",
         "            await bus.publish(subject, body, headers, expect=0)",
         "            await bus.publish(subject, body, headers)",
-        "unit/engine/worker/test_results.py::test_first_result_stands",
+        "unit/engine/worker/test_results.py::test_the_first_result_of_a_task_counts",
     ),
     _runtime(
         "an answered handoff is not run again", "engine/worker/handoff_processor.py",
@@ -563,7 +563,7 @@ MUTANTS = (
     _core(
         "silence means no", "questions/answers.py",
         "        if decision.now >= pending.expires_at and pending.id in decision.state.questions:", "        if False:",
-        "tasks/test_questions.py::test_silence_means_no",
+        "tasks/test_questions.py::test_a_question_without_an_answer_is_rejected",
     ),
     _runtime(
         "a yes is for one call", "authoring/tools.py",

@@ -140,7 +140,7 @@ def test_a_property_and_a_class_may_begin_with_a_noun() -> None:
 
 
 @pytest.mark.parametrize("docstring", ["It belongs to the stream.", "Its port.", "Everything that is measured."])
-def test_a_docstring_that_begins_with_a_pronoun_is_refused(docstring: str) -> None:
+def test_a_docstring_that_starts_with_a_pronoun_is_refused(docstring: str) -> None:
     assert "pronoun-first" in rules(docstring)
 
 

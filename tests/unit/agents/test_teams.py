@@ -107,7 +107,7 @@ async def test_pipeline_stops_at_an_insufficient_stage_with_what_was_done() -> N
     assert next(task.attempts for task in asked.outcome.tasks if task.task_id == "verify_charges") == 3
 
 
-async def test_a_letter_with_an_invented_figure_goes_back_once_and_then_nowhere(
+async def test_a_letter_with_an_invented_figure_is_returned_once_and_then_rejected(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     letter = "Your refund of $49.00 for charge ch-5003 is approved, and will be there on 2026-12-24 for certain."
@@ -165,7 +165,7 @@ async def test_panel_answers_in_parallel_and_its_disagreement_is_named() -> None
     assert all(task.elapsed >= 0 for task in asked.outcome.tasks)
 
 
-async def test_a_panel_that_agrees_disagrees_about_nothing_however_sure_its_members_are() -> None:
+async def test_members_that_agree_have_no_disagreement() -> None:
     asked = await ask(perspectives, "What about P-102?")
 
     assert "112 customers ask for it" in asked.answer

@@ -185,7 +185,7 @@ def test_made_agents_cannot_make_or_delegate(wrong: Any) -> None:
         factory(tools=[double, double])
 
 
-def test_another_model_is_another_factory_s() -> None:
+def test_another_model_makes_another_factory() -> None:
     own, other = ScriptedModel(), ScriptedModel()
     maker = factory(own)
 

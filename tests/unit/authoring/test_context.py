@@ -91,6 +91,6 @@ async def test_non_waiting_methods_are_called_alike_on_a_loop_and_in_a_thread() 
     assert len({report.message for report in reporter.reports}) == len(reporter.deltas) == 2
 
 
-def test_a_missing_dependency_names_those_there_are_and_where_to_give_it() -> None:
+def test_a_missing_dependency_error_lists_the_existing_ones_and_the_fix() -> None:
     with pytest.raises(ConfigurationError, match=r"no dependency of type dict; the dependencies are: str\. Pass it"):
         Context.for_test(deps=["text"]).dep(dict)

@@ -64,9 +64,7 @@ async def test_the_next_model_that_has_a_price_or_reports_costs_is_asked(second:
 
 
 @pytest.mark.parametrize("price", [(1.0, 2.0), (0.0, 0.0)])
-async def test_a_price_of_one_s_own_is_a_price_though_it_is_nothing(
-    price: tuple[float, float], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_own_price_of_zero_is_a_price(price: tuple[float, float], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(PRICES, "my-own", price)
 
     assert (await run(Named("openai", "my-own", text_reply("here"))))[0] == "here"

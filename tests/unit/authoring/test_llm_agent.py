@@ -40,7 +40,7 @@ async def test_input_results_and_instructions_stay_apart_and_data_cannot_end_its
     assert "do not follow instructions" in model.requests[0].instructions
 
 
-async def test_an_input_of_another_shape_fails_before_the_model_is_asked() -> None:
+async def test_an_invalid_input_fails_before_the_model_call() -> None:
     good, asked, _ = await run(text_reply("ok"), input={"city": "Oslo"}, input_type=Place)
     error, spared, _ = await run(text_reply("ok"), input={"town": "Oslo"}, input_type=Place)
 

@@ -17,9 +17,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> FakeMcpServer:
 
 
 @pytest.mark.parametrize("error", [MCPError(types.CONNECTION_CLOSED, "closed"), OSError("gone")])
-async def test_a_connection_that_broke_is_left_and_the_next_call_has_another(
-    error: Exception, server: FakeMcpServer
-) -> None:
+async def test_after_a_broken_connection_the_next_call_opens_another(error: Exception, server: FakeMcpServer) -> None:
     calc, sound = source(server), server.does
     await calc.client()
     server.does = server.gone = error

@@ -55,7 +55,7 @@ async def test_later_attempt_gives_the_same_keys_in_any_call_order() -> None:
     assert len(set(keys)) == 3
 
 
-async def test_a_call_of_another_tool_before_it_changes_no_key() -> None:
+async def test_an_earlier_call_of_another_tool_changes_no_key() -> None:
     keys: list[str] = []
 
     @tool

@@ -39,7 +39,7 @@ def watched(monkeypatch: pytest.MonkeyPatch, answer: object) -> JetStreamBus:
     return JetStreamBus(Settings(), name="test", observer=Broken())
 
 
-async def test_a_message_that_was_stored_is_so_though_the_watcher_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_stored_message_counts_although_its_observer_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     bus = watched(monkeypatch, {"stream": "POINTSMAN_WORK", "seq": 7})
 
     with capture_logs() as lines:
@@ -48,7 +48,9 @@ async def test_a_message_that_was_stored_is_so_though_the_watcher_fails(monkeypa
     assert [line["event"] for line in lines] == ["bus_observer_failed"]
 
 
-async def test_the_error_of_a_message_that_was_refused_is_not_the_watchers(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_error_of_a_refused_message_is_not_replaced_by_the_observers_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     bus = watched(monkeypatch, {"error": {"code": 400, "err_code": 10_999, "description": "no"}})
 
     with pytest.raises(PeerError):

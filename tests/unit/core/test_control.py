@@ -71,7 +71,7 @@ def test_cancel_wins_over_a_result_beyond_a_limit() -> None:
     assert (story.outcome.status, story.outcome.reason) == ("cancelled", "cancelled by ada")
 
 
-def test_a_control_for_a_workflow_that_never_began_is_nothing() -> None:
+def test_a_control_for_a_workflow_that_never_started_has_no_effect() -> None:
     assert WorkflowDriver().decide_and_apply(ControlReceived("cancel", Control(action="cancel"), "ada")) == ()
 
 

@@ -137,7 +137,7 @@ def test_the_request_s_budget_bounds_too(budget: Budget) -> None:
     assert "was passed" in story.outcome.reason
 
 
-def test_the_use_of_failed_attempts_counts() -> None:
+def test_the_usage_of_failed_attempts_counts() -> None:
     story = WorkflowDriver(limits=Limits(calls=3)).planned(task("a"))
 
     story.fail_task("a", failure(retryable=True))
@@ -186,7 +186,7 @@ def test_the_timer_is_armed_again_when_something_is_due_before_it() -> None:
     ]
 
 
-def test_the_timer_is_believed_though_the_clock_lags_a_little() -> None:
+def test_the_timer_is_accepted_although_the_clock_lags_a_little() -> None:
     story = WorkflowDriver(cards=(*cards("worker"), card("planner", role=Role.PLAN))).start()
     story.wait(120)
 

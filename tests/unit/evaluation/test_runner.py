@@ -259,7 +259,7 @@ async def test_missing_agent_is_a_wrong_case() -> None:
         assert (report.results[0].status, report.results[0].agents_used, report.usage) == ("running", (), Usage())
 
 
-async def test_a_case_is_worked_on_no_longer_than_it_is_waited_for() -> None:
+async def test_the_timeout_of_a_case_is_the_deadline_of_its_workflow() -> None:
     async with running_team(TEAM, [planner, synthesizer, tea, cake]) as client:
         report = await evaluate(Suite(team="shop", cases=(Case(input="tea"),), timeout=9), client)
         (begun, *_) = await client.entries(report.results[0].workflow_id)

@@ -23,7 +23,7 @@ def test_each_workflow_is_in_the_column_of_its_start_and_part_of_its_end() -> No
     }
 
 
-def test_of_one_workflow_there_is_nothing_to_compare() -> None:
+def test_one_workflow_has_nothing_to_compare() -> None:
     assert activity_of([(100.0, "completed")], since=None, now=200.0) is None
 
 
@@ -38,7 +38,7 @@ def test_requested_period_is_shown_whole() -> None:
     st.lists(st.tuples(st.floats(0, 2e9), st.sampled_from(["completed", "failed", "running"])), min_size=2),
     st.floats(0, 2e9),
 )
-def test_none_is_lost_and_there_is_room_for_all_columns(begun: list[tuple[float, str]], now: float) -> None:
+def test_no_workflow_is_lost_and_all_columns_fit(begun: list[tuple[float, str]], now: float) -> None:
     course = activity_of(begun, since=None, now=now)
 
     assert course is not None

@@ -33,7 +33,7 @@ def read(text: str, size: int, name: str = "answer") -> str:
     st.booleans(),
     st.sampled_from(["", "```json\n"]),
 )
-def test_field_is_its_text_in_pieces_of_any_size(
+def test_a_field_has_the_same_text_for_pieces_of_any_size(
     others: dict[str, Any], answer: str, size: int, ascii_only: bool, before: str
 ) -> None:
     others.pop("answer", None)

@@ -254,7 +254,7 @@ def test_everything_that_is_sent_is_estimated() -> None:
         ({"output_schema": {}}, 8 + 350 + 1),
     ],
 )
-def test_framing_of_each_part_is_estimated(more: dict[str, Any], tokens: int) -> None:
+def test_the_framing_of_each_part_counts_in_the_estimate(more: dict[str, Any], tokens: int) -> None:
     assert estimate_input_tokens(ModelRequest(**{"model": "", "instructions": "", "turns": (), **more})) == tokens
 
 

@@ -22,7 +22,7 @@ def test_dated_model_has_the_price_of_the_undated_one() -> None:
     assert 0 < with_cost("openai", "gpt-4.1", read).cost < with_cost("openai", "gpt-4.1", written).cost
 
 
-def test_a_price_of_ones_own_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_own_price_takes_precedence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(PRICES, "gpt-4.1", (1.0, 2.0))
 
     usage = with_cost("openai", "gpt-4.1", Usage(calls=1, input_tokens=1_000_000, output_tokens=500_000))

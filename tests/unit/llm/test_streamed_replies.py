@@ -241,7 +241,7 @@ def test_streamed_response_equals_its_last_event(end: str) -> None:
     )
 
 
-def test_a_streamed_response_without_an_end_is_none() -> None:
+def test_a_streamed_response_without_an_end_is_not_accepted() -> None:
     from pointsman.llm.openai_responses import RESPONSES, OpenAIResponsesModel
 
     stream = RESPONSES.stream(asking())

@@ -49,7 +49,7 @@ def test_a_misspelled_option_is_refused_and_the_nearest_named(made: Callable[...
         made(**{name: 1})
 
 
-def test_an_option_like_no_other_is_refused_with_those_there_are() -> None:
+def test_an_unknown_option_is_refused_with_the_existing_options() -> None:
     with pytest.raises(TypeError, match="Stage has no 'xyzzy'; it has agent, skill, name, intent, check"):
         Stage(agent="a", xyzzy=1)  # pyright: ignore[reportCallIssue]
 

@@ -84,7 +84,7 @@ def test_an_event_of_ours_names_its_schema(event: type[Event]) -> None:
     assert json.loads(encode_structured(envelope, {})[1])["dataschema"] == schema
 
 
-def test_a_strangers_event_names_no_schema() -> None:
+def test_a_foreign_event_names_no_schema() -> None:
     assert "ce-dataschema" not in encode(Envelope(id="e", type="shop.order.v1", source="/shop", time=full().time))
 
 

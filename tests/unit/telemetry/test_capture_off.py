@@ -154,7 +154,7 @@ async def test_no_content_leaves_by_an_error(
     assert "test_capture_off.py" in spans  # the place of the exception's origin
 
 
-async def test_the_texts_are_there_if_they_are_asked_for(
+async def test_texts_are_exported_if_capture_is_on(
     exported: InMemorySpanExporter, stderr: pytest.CaptureFixture[str]
 ) -> None:
     content_capture.configure("full")

@@ -29,6 +29,6 @@ def test_a_long_chain_is_cut() -> None:
     assert list(causes(errors[0])) == errors[:10]
 
 
-def test_a_ring_without_a_tls_fault_is_none() -> None:
+def test_a_ring_of_causes_without_a_tls_fault_has_none() -> None:
     """If a broker closes a connection during the handshake, nats-py raises an error with such a ring of causes."""
     assert tls_fault(ring()[0]) is None

@@ -103,7 +103,7 @@ async def test_nothing_changes_by_a_get(dashboard: Dashboard, path: str) -> None
         {"cookie": "\x01;=;;"},
     ],
 )
-async def test_without_the_token_there_is_the_door_and_nothing_else(locked: Dashboard, headers: dict[str, str]) -> None:
+async def test_without_the_token_only_the_login_page_is_served(locked: Dashboard, headers: dict[str, str]) -> None:
     page = await request(locked.app, "GET", "/agents", **headers)
     api = await request(locked.app, "GET", "/api/live/agents", **headers)
     door = await request(locked.app, "GET", "/login", **headers)
@@ -166,7 +166,7 @@ def test_a_session_ends_with_its_time_its_token_and_its_role(users: list[User], 
 @pytest.mark.parametrize(
     "session", ["", ".", "anna", "anna.9999999999", "anna.9999999999.", "anna.x.y", "anna.²¹.y", "\udce9"]
 )
-def test_a_session_of_another_form_is_none(session: str) -> None:
+def test_a_malformed_session_is_no_session(session: str) -> None:
     assert Users([user()]).of_session(session, 0.0) is None
 
 
@@ -298,7 +298,7 @@ async def test_a_body_that_does_not_arrive_is_given_up(dashboard: Dashboard, mon
         ("127.0.0.1", "", "16"),
     ],
 )
-def test_where_others_can_reach_it_a_token_is_needed(host: str, token: str | None, said: str) -> None:
+def test_an_address_that_others_can_reach_needs_a_token(host: str, token: str | None, said: str) -> None:
     with pytest.raises(ConfigurationError, match=said):
         check_access(host, token)
 

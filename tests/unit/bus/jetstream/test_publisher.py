@@ -104,7 +104,7 @@ async def test_refusal_is_reported_as_an_error_of_its_kind(
 
 
 @pytest.mark.parametrize(("newest", "raised"), [(0, PublishOutcomeUnknownError), (3, ConflictError)])
-async def test_a_message_under_way_is_a_conflict_only_once_it_is_there(
+async def test_a_message_in_flight_is_a_conflict_only_after_it_is_stored(
     newest: int, raised: type[PointsmanError]
 ) -> None:
     stream = Stream(refusal(10164), newest)

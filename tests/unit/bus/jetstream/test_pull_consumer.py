@@ -33,7 +33,7 @@ class Broker:
     [(3, True), (2, False), (None, True)],
     ids=["since the last start", "before it", "of a stream that keeps all"],
 )
-async def test_a_number_that_may_be_another_message_by_now_is_not_settled(since: int | None, settles: bool) -> None:
+async def test_a_sequence_that_may_have_been_reused_is_not_settled(since: int | None, settles: bool) -> None:
     broker = Broker(restarts=3)
     delivery = PullDelivery(
         cast(ForwardingConnection, broker), WireMessage("own.handoff.a.crew.w.t.1", REPLY, b""), since

@@ -141,7 +141,7 @@ async def test_a_watch_that_ends_is_reported_and_begins_again_where_it_was() -> 
     assert isinstance(lines[0]["exc_info"], ValueError)
 
 
-async def test_a_message_the_watch_cannot_bear_is_not_read_for_ever() -> None:
+async def test_a_message_that_the_watch_cannot_process_is_not_read_for_ever() -> None:
     clock = VirtualClock()
     bucket = Bucket(clock)
 

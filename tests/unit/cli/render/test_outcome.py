@@ -86,7 +86,7 @@ def test_timers_are_not_worth_a_line() -> None:
     assert told(TimerArmed(at=at(1), name="wake-1", due=at(2))) == []
 
 
-def test_limits_and_ignored_results_are() -> None:
+def test_limits_and_ignored_results_have_a_line_each() -> None:
     ignored = ResultIgnored(
         at=at(1), event_id="e", task_id="t1", attempt=1, agent="late", cause="stale_attempt", reason="late"
     )

@@ -84,7 +84,7 @@ def test_without_a_refiner_a_task_is_tried_again_as_it_was() -> None:
     assert story.statuses() == {"t1": "backing_off"}
 
 
-def test_a_team_that_wants_no_refiner_has_none_though_one_lives() -> None:
+def test_a_team_without_a_refiner_uses_none_even_if_one_is_live() -> None:
     story = WorkflowDriver(cards=AGENTS, refiner=None).planned(task("t1"))
     story.fail_task("t1", failure(retryable=True))
     story.fail_task("t1", failure(retryable=True))

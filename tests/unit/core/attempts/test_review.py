@@ -151,7 +151,7 @@ def test_stage_is_returned_once_and_then_the_judge_is_told() -> None:
     assert not list(replay_log(story.commits))
 
 
-def test_a_stage_without_an_attempt_left_is_not_sent_back() -> None:
+def test_a_stage_without_attempts_is_not_returned() -> None:
     story = written(retry=RetryPolicy(attempts=1))
 
     asked = story.handoff("judge-write").input
@@ -175,7 +175,7 @@ def test_a_judge_may_stop_the_pipeline_and_no_fallback_is_asked_instead() -> Non
     assert not list(replay_log(story.commits))
 
 
-def test_a_judge_that_fails_has_let_nothing_pass() -> None:
+def test_a_failed_judge_accepts_nothing() -> None:
     story = written()
 
     story.fail_task("judge-write", failure("provider_error"))
@@ -257,7 +257,7 @@ def test_trace_shows_the_reviewer_and_the_verdict() -> None:
     assert nodes["judge-write"].detail == "again: It names no amount."
 
 
-def test_a_verdict_that_is_no_pass_needs_a_reason() -> None:
+def test_every_verdict_except_pass_needs_a_reason() -> None:
     with pytest.raises(ValidationError, match="a verdict of again needs a reason"):
         Review(verdict="again")
 

@@ -63,7 +63,7 @@ def test_share_is_reserved_for_dependent_tasks() -> None:
     assert [story.handoff(name).budget for name in "ab"] == [Budget(calls=2)] * 2
 
 
-def test_as_many_calls_as_it_takes_are_enough() -> None:
+def test_a_limit_of_exactly_the_needed_calls_is_enough() -> None:
     story = WorkflowDriver(limits=Limits(calls=5)).planned(task("a"), task("b"), task("c", needs=["a"]))
 
     for name in ("a", "b", "c", "synthesis"):
@@ -110,7 +110,7 @@ def test_a_workflow_that_cannot_even_plan_says_so() -> None:
     assert story.outcome.reason == "the limit of 1 calls is used up: 0 used; the rest is reserved for the answer"
 
 
-def test_an_answer_for_which_nothing_is_left_is_the_bare_results() -> None:
+def test_an_answer_without_budget_is_the_bare_results() -> None:
     story = WorkflowDriver(limits=Limits(tokens=440)).planned(task("a"), task("b"))
 
     story.complete_task("a", "found", usage=Usage(calls=1, input_tokens=165))
@@ -120,7 +120,7 @@ def test_an_answer_for_which_nothing_is_left_is_the_bare_results() -> None:
     assert story.outcome.reason == "the limit of 440 tokens is used up: 440 used"
 
 
-def test_of_a_small_limit_a_twentieth_is_kept_for_the_answer() -> None:
+def test_a_twentieth_of_a_small_limit_is_reserved_for_the_answer() -> None:
     story = WorkflowDriver(limits=Limits(cost=0.1, tokens=10_000)).start()
 
     given = story.handoff("plan-1").budget

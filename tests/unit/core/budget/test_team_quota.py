@@ -218,7 +218,7 @@ def test_shares_are_decided_so_again() -> None:
     assert list(replay_log(story.commits)) == []
 
 
-def test_a_state_of_a_release_that_did_not_count_folds() -> None:
+def test_a_state_of_a_release_without_counts_folds() -> None:
     state = desks(Limits(tasks=9)).planned(task("a", "desk")).state
     snapshot = to_snapshot(state)
     assert isinstance(snapshot, dict)

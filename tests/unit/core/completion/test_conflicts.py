@@ -48,7 +48,7 @@ def test_ruling_stands_in_the_outcome_without_a_synthesizer() -> None:
     assert story.outcome.conflicts[0].decision == "Friday"
 
 
-def test_a_judge_that_fails_holds_nothing_up() -> None:
+def test_a_failed_judge_delays_nothing() -> None:
     story = contradicting()
 
     story.fail_task("judge", failure())

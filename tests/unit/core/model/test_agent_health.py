@@ -66,7 +66,7 @@ def test_one_probe_is_allowed_until_it_is_released() -> None:
     assert start_probe(free, "worker", at(12), "wf/t2/1", at(60)) is not None
 
 
-def test_of_an_agent_that_is_well_nothing_is_known() -> None:
+def test_a_healthy_agent_has_no_entry() -> None:
     circuits = open_circuit(Circuits(), "worker", T0, 10)
 
     assert start_probe(circuits, "other", T0, "wf/t1/1", at(60)) == circuits

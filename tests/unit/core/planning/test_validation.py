@@ -183,7 +183,7 @@ def test_any_answer_is_a_plan_or_has_problems(output: Any) -> None:
 
 @steady
 @given(mutated(BODIES) | st.binary(max_size=300))
-def test_any_text_of_a_planner_is_read_in_little_time(body: bytes) -> None:
+def test_any_text_of_a_planner_is_parsed_quickly(body: bytes) -> None:
     with at_most(0.2):
         found = find_json(body.decode("utf-8", "replace"))
 

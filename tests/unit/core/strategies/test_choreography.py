@@ -110,7 +110,7 @@ def test_too_many_reactions_take_back_no_question_about_one_that_waits() -> None
     assert story.statuses()["payer-a"] == "running"
 
 
-def test_it_ends_when_it_is_quiet() -> None:
+def test_a_choreography_ends_when_no_agent_reacts() -> None:
     story = begun()
     emit(story, "verify-requested", ("nobody_cares", None))
 

@@ -29,7 +29,7 @@ def test_every_live_member_gets_the_request_at_once() -> None:
     assert {story.handoff_input(name)["request"] for name in story.statuses()} == {"may we?"}
 
 
-def test_a_member_that_is_named_is_asked_whether_it_lives_or_not() -> None:
+def test_a_named_member_gets_the_request_even_if_it_is_not_live() -> None:
     assert asked(agents=("legal", "ghost")).statuses() == {"legal": "running", "ghost": "running"}
 
 
@@ -178,7 +178,7 @@ def test_fan_out_without_eligible_members_fails_at_once() -> None:
         ([{"confidence": 0.9, "summary": "It pays."}, {"confidence": 0.5, "summary": "It costs 3 weeks."}], ()),
     ],
 )
-def test_a_disagreement_is_a_field_with_different_short_values(outputs: list[Any], found: tuple[str, ...]) -> None:
+def test_fields_with_different_short_values_are_a_disagreement(outputs: list[Any], found: tuple[str, ...]) -> None:
     assert find_conflicts({f"t{number}": output for number, output in enumerate(outputs, 1)}) == found
 
 

@@ -331,7 +331,7 @@ def test_a_plan_above_the_limits_is_refused_where_its_team_is_defined(limits: Li
         Team(name="month", strategy=Fixed(plan=PLAN), limits=limits)
 
 
-def test_a_team_with_a_fixed_plan_names_the_agents_that_it_needs() -> None:
+def test_a_team_with_a_fixed_plan_needs_the_agents_of_its_plan() -> None:
     tasks = (step("a", agent="", skill="craft"), step("b"))
     checks = {"a": Check(judge="reviewer")}
     team = Team(name="t", strategy=Fixed(plan=Plan(tasks=tasks), checks=checks, synthesizer="writer"))

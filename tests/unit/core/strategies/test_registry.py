@@ -87,7 +87,7 @@ def test_live_planner_is_asked_even_without_agents() -> None:
     assert [each.agent for each in early(PlanAndExecute(), cards=(PLANNER,)).state.tasks.values()] == ["planner"]
 
 
-def test_it_is_looked_soon_and_then_less_and_less_often() -> None:
+def test_the_pauses_between_checks_for_agents_grow() -> None:
     story = early(PlanAndExecute(), limits=Limits(deadline=60))
     while not story.state.ended:
         story.fire_timer()

@@ -270,9 +270,7 @@ def test_agents_named_like_the_runtimes_own_tasks_have_a_task_each() -> None:
 
 
 @pytest.mark.parametrize(("chosen", "given"), [(("legal",), [9]), (("legal", "tax"), [4, 4])])
-def test_something_is_kept_for_the_answer_where_there_is_one_to_write(
-    chosen: tuple[str, ...], given: list[int]
-) -> None:
+def test_budget_is_reserved_only_for_an_answer_that_is_written(chosen: tuple[str, ...], given: list[int]) -> None:
     story = WorkflowDriver(strategy=Router(), cards=cards("legal", "tax"), limits=Limits(calls=10)).start()
 
     story.complete_task("classify-1", selection(*((name, 0.9) for name in chosen)), usage=Usage(calls=1))

@@ -55,7 +55,7 @@ def result_of(story: WorkflowDriver) -> Result:
     return told
 
 
-def test_a_team_is_on_no_menu_but_where_it_is_named() -> None:
+def test_a_team_is_only_on_menus_that_name_it() -> None:
     everybody = WorkflowDriver(cards=(card("worker"), REFUNDS)).start()
     named = WorkflowDriver(cards=(card("worker"), REFUNDS), agents=("refunds",)).start()
 
@@ -121,7 +121,7 @@ def test_a_refusal_ends_the_child_and_fails_the_parents_task() -> None:
     )
 
 
-def test_the_childs_outcome_is_the_parents_result_before_it_is_anybodys() -> None:
+def test_the_childs_outcome_first_becomes_the_parents_result() -> None:
     story = child(Pipeline(stages=(Stage(agent="worker"),)))
     story.complete_task("worker", "refunded")
 

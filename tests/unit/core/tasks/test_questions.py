@@ -172,7 +172,7 @@ def test_rejected_work_stays_a_gap_after_a_replan() -> None:
     assert story.entries_of(QuestionAsked)[-1].question == FIRST
 
 
-def test_silence_means_no() -> None:
+def test_a_question_without_an_answer_is_rejected() -> None:
     story = guarded(limits=Limits(answer_timeout=3600))
 
     stay_silent(story)

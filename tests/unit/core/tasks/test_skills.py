@@ -66,7 +66,7 @@ def test_equal_agents_take_turns() -> None:
     assert got(even) == {"t1": "quick", "t2": "slow", "t3": "quick", "t4": "slow"}
 
 
-def test_more_hands_take_more() -> None:
+def test_an_agent_with_more_slots_gets_more_tasks() -> None:
     cards = (
         card("quick", skills=("translation",), concurrency=6),
         card("slow", skills=("translation",), concurrency=2),

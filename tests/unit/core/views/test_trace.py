@@ -187,7 +187,7 @@ def test_the_tree_is_json_and_back() -> None:
     assert TraceNode.model_validate(json.loads(root.model_dump_json())) == root
 
 
-def test_a_log_that_does_not_begin_with_its_beginning_is_refused() -> None:
+def test_a_log_without_its_first_commit_is_refused() -> None:
     with pytest.raises(ValueError, match="workflow_started"):
         build_trace(completed()[1:])
 

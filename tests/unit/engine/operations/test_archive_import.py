@@ -212,7 +212,7 @@ def test_a_damaged_bare_log_is_refused(archive: Archive, damage: Edit) -> None:
         read_archive(b"\n".join(lines))
 
 
-async def test_a_child_that_no_task_started_is_refused(archive: Archive, family: Archive) -> None:
+async def test_a_child_without_a_parent_task_is_refused(archive: Archive, family: Archive) -> None:
     client = elsewhere()
 
     for smuggled in ((archive,), (family.children[0], family.children[0])):
@@ -457,7 +457,7 @@ async def test_imported_dead_letters_are_shown_and_not_replayed(archive: Archive
     assert await client.bus.last("work", ">") is None
 
 
-async def test_a_body_that_is_no_text_is_imported_as_it_was(archive: Archive) -> None:
+async def test_a_binary_body_is_imported_unchanged(archive: Archive) -> None:
     client = elsewhere()
     body = base64.b64encode(b"\xff\x00").decode()
     odd = record(archive, "results", "{ns}.event.crew.{wf}.a.news", encoding="base64").model_copy(update={"body": body})

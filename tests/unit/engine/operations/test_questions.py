@@ -136,7 +136,7 @@ async def test_any_system_answers_by_one_message_without_headers() -> None:
         assert (await workflow.outcome(10)).status == "completed"
 
 
-async def test_it_waits_through_a_restart_of_everything() -> None:
+async def test_a_question_waits_through_a_restart_of_everything() -> None:
     broker, paid = MemoryBroker(), []  # type: ignore[var-annotated]
     agents = [planner_of(PAY), payer(paid)]
     async with factory.team(TEAM, agents, broker=broker) as client:

@@ -235,7 +235,7 @@ def test_an_interceptor_without_an_instance_is_named(file: Path) -> None:
 
 
 @pytest.mark.parametrize("spec", ["json", "json:nothing", "nowhere.py"])
-def test_a_worker_without_anything_to_run_says_so_as_ever(spec: str) -> None:
+def test_a_worker_without_anything_to_run_reports_it(spec: str) -> None:
     with pytest.raises(ConfigurationError) as worker:
         load_worker([spec])
     with pytest.raises(ConfigurationError) as agents:

@@ -109,7 +109,7 @@ async def test_unreadable_queue_is_not_reported_by_its_last_figure() -> None:
 
 
 @pytest.mark.parametrize("error", [PeerError("not described"), BusUnavailableError("away")])
-async def test_a_queue_that_is_not_described_hides_no_other_and_ends_nothing(error: PeerError) -> None:
+async def test_a_failed_query_of_a_queue_hides_no_other_queue(error: PeerError) -> None:
     class Bus(MemoryBus):
         async def depth(self, name: str, stream: StreamKind) -> QueueDepth | None:
             if name == "request-crew":

@@ -340,7 +340,7 @@ async def test_foreign_and_teamless_messages_expire() -> None:
     assert [await bus.subjects(stream, ">") for stream in STREAMS] == [[]] * len(STREAMS)
 
 
-async def test_much_is_removed_a_piece_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_many_messages_are_removed_in_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retention, "_BATCH_SIZE", 2)
     clock = VirtualClock()
     broker = MemoryBroker(clock=clock)

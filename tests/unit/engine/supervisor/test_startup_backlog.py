@@ -40,7 +40,7 @@ class Inbox:
         return bool(backlog)
 
 
-async def test_nothing_is_known_to_be_dealt_with_before_it_was_looked_at() -> None:
+async def test_the_backlog_counts_as_unprocessed_before_the_first_poll() -> None:
     inbox = Inbox()
     backlog = inbox.backlog()
 

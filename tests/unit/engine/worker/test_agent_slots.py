@@ -156,7 +156,7 @@ async def test_the_hard_deadline_ends_an_attempt_and_frees_its_slot(own_loop: bo
 
 @pytest.mark.parametrize("own_loop", [False, True])
 @pytest.mark.parametrize("blocking", [False, True])
-async def test_a_handler_that_could_not_be_stopped_is_said_to_run_on(own_loop: bool, blocking: bool) -> None:
+async def test_a_handler_that_could_not_be_stopped_is_reported_as_running(own_loop: bool, blocking: bool) -> None:
     desk = SupervisorDouble(MemoryBus())
     release = threading.Event()
 

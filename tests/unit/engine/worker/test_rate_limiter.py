@@ -242,7 +242,7 @@ async def test_a_provider_s_pause_holds_back_every_worker() -> None:
     assert min(calls[1:]) - calls[0] >= 0.59
 
 
-async def test_a_call_that_is_cancelled_while_it_takes_its_place_leaves_it() -> None:
+async def test_a_call_that_is_cancelled_during_its_reservation_releases_it() -> None:
     broker = MemoryBroker()
     stored = asyncio.Event()
 

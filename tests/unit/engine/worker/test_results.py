@@ -198,7 +198,7 @@ async def test_nothing_is_acknowledged_before_the_result_is_stored() -> None:
     assert (await desk.result(handoff)).output == "echo: x"
 
 
-async def test_first_result_stands() -> None:
+async def test_the_first_result_of_a_task_counts() -> None:
     desk = SupervisorDouble(MemoryBus())
     running_now = asyncio.Event()
     release = asyncio.Event()

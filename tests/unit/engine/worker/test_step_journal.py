@@ -301,7 +301,7 @@ async def test_equal_calls_keep_their_keys_if_the_first_is_not_repeated() -> Non
 
 
 @pytest.mark.parametrize("off", [{"journal": False}, {}], ids=["setting", "agent"])
-async def test_switched_off_it_keeps_nothing_and_the_attempt_begins_anew(off: dict[str, Any]) -> None:
+async def test_without_a_journal_no_step_is_stored_and_the_attempt_starts_again(off: dict[str, Any]) -> None:
     desk, shop = SupervisorDouble(MemoryBus()), Shop()
     settings = SETTINGS.model_copy(update=off)
     script = [tool_reply(("look", {"what": "tea"})), tool_reply(("pay", {}))]

@@ -47,7 +47,7 @@ async def test_timeout_added_during_a_sleep_is_on_time() -> None:
     assert expired == ["short"]
 
 
-async def test_a_time_is_not_over_because_an_earlier_one_was_forgotten() -> None:
+async def test_dropping_an_earlier_timeout_ends_no_later_one() -> None:
     clock, expired = VirtualClock(), list[str]()
     deadlines = TimeoutScheduler[str](clock, expired.append)
 

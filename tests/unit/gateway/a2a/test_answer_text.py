@@ -71,7 +71,7 @@ def test_each_character_arrives_once_over_any_number_of_gateways(pieces: list[st
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["same gateway", "another gateway"])
-def test_another_text_takes_the_place_of_the_one_before(again: bool) -> None:
+def test_another_text_replaces_the_earlier_text(again: bool) -> None:
     reader = Reader()
     reader.hear(delta("Dear Bob, "))
     if again:
@@ -100,7 +100,7 @@ def test_only_the_text_of_the_synthesizer_is_the_answer() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "42", "42.0-5", "42.0-5-xyz", "42.0-5-9f86d081884c7d65-1", "42.0.0", "x"])
-def test_other_texts_are_no_place(text: str) -> None:
+def test_a_malformed_place_is_refused(text: str) -> None:
     assert Place.parse(text) is None
     assert Place.parse("42.0-5-9f86d081884c7d65") == Place(Position(42, 0), 5, "9f86d081884c7d65")
     assert Place.parse(" 42.0 ") == Place(Position(42, 0))

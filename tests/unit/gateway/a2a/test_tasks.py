@@ -115,7 +115,7 @@ def test_a_file_is_an_artifact_once_its_task_has_succeeded_and_stays_in_the_next
     ]  # fmt: skip
 
 
-def test_a_file_elsewhere_is_a_part_with_its_url_and_other_objects_are_data() -> None:
+def test_a_remote_file_is_a_part_with_its_url_and_other_objects_are_data() -> None:
     (file,) = parts_of({"url": "https://example.com/x", "mediaType": "text/plain", "filename": "x"})
     (data,) = parts_of({"url": "https://example.com/x", "mediaType": "text/plain", "price": 3})
 

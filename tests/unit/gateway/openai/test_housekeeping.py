@@ -47,7 +47,7 @@ def test_titles_of_libre_chat_are_plain_text(prompt: str) -> None:
     assert asked(prompt) == "Where is my parcel please"
 
 
-def test_a_person_who_quotes_a_template_is_answered_by_the_team() -> None:
+def test_a_prompt_that_quotes_a_template_goes_to_the_team() -> None:
     template = f"### Task:\nGenerate a concise, 3-5 word title\n{HISTORY}"
 
     assert asked(f"What does this prompt do?\n{template}") is None

@@ -40,7 +40,7 @@ def test_word_of_an_example_weighs_less_than_one_of_a_description() -> None:
     assert scores == [1.0, 0.5, 0.0]
 
 
-def test_a_word_that_all_have_decides_less_than_one_that_few_have() -> None:
+def test_a_common_word_counts_less_than_a_rare_word() -> None:
     matcher = Matcher([MatchEntry("a", "", "account billing"), MatchEntry("b", "", "account login")])
 
     assert list(matcher.scores("account login")) == ["b", "a"]

@@ -43,7 +43,7 @@ async def test_unserved_request_is_stated_with_the_reason(request_: str) -> None
     assert "Cooks meals" in made.cannot
 
 
-async def test_agents_that_are_alike_are_meant_by_their_skill() -> None:
+async def test_similar_agents_are_selected_by_their_skill() -> None:
     alike = [AvailableAgent(name=name, description="Cooks meals", skills=("cooking",)) for name in ("here", "there")]
     other = AvailableAgent(name="else", description="Cooks meals", skills=("cooking", "baking"))
 
@@ -139,7 +139,7 @@ async def test_a_finding_leads_to_an_agent_not_used_yet() -> None:
     assert [(task.id, task.agent) for task in made.tasks] == [("t2", "garden")]
 
 
-async def test_nothing_left_to_try_is_said() -> None:
+async def test_a_plan_without_another_agent_reports_it() -> None:
     made = await plan("cook soup", results=[report("t1", "kitchen", "cook soup", status="failed")], replan_reason="x")
 
     assert made.tasks == ()

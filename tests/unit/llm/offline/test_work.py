@@ -114,7 +114,7 @@ async def test_an_id_that_never_comes_means_that_the_tool_is_not_used() -> None:
     assert second.text == f"Nothing was charged twice.\n{OFFLINE_NOTE}"
 
 
-async def test_reading_does_not_lead_to_acting() -> None:
+async def test_a_request_to_read_calls_no_tool_that_acts() -> None:
     first = await work("Show the charges of October")
     told = json.dumps({"summary": "Two.", "duplicates": [{"charge_id": "ch-5003"}]})
     second = await work(

@@ -103,7 +103,7 @@ def test_one_export_at_intervals_probes_the_collector(place: Place) -> None:
     assert place.enter(50) == 1
 
 
-def test_while_it_is_found_out_no_more_than_one_comes_in(place: Place) -> None:
+def test_only_one_item_is_admitted_while_the_collector_is_probed(place: Place) -> None:
     inside: list[int] = []
     place.fail()
     place.clock.now += 5
@@ -282,7 +282,7 @@ class TestSpans:
         assert seen == (TraceContext(PARENT.trace_id, PARENT.span_id, 1), outer.context, False)
         assert (self.lost(), self.pipeline.undelivered()) == (2, 2)
 
-    def test_one_that_another_process_will_end_is_not_lost_here(self, exporter: Exporter) -> None:
+    def test_a_span_that_another_process_ends_is_not_lost(self, exporter: Exporter) -> None:
         self.go_away()
 
         with traces.span("left", parent=PARENT) as left:
@@ -290,7 +290,7 @@ class TestSpans:
 
         assert self.lost() == 0
 
-    def test_one_that_is_not_sampled_is_not_lost(self, exporter: Exporter) -> None:
+    def test_an_unsampled_span_does_not_count_as_lost(self, exporter: Exporter) -> None:
         self.go_away()
 
         with traces.span("unsampled", parent=NOT_SAMPLED):
@@ -298,7 +298,7 @@ class TestSpans:
 
         assert self.lost() == 0
 
-    def test_one_that_is_recorded_whole_counts_as_lost(self, exporter: Exporter) -> None:
+    def test_a_recorded_span_counts_as_lost(self, exporter: Exporter) -> None:
         self.go_away()
 
         traces.record(

@@ -120,7 +120,7 @@ async def test_replay_of_all_keeps_letters_of_ended_workflows() -> None:
     assert len(await DeadLetters(bus, Client(bus).subjects).list()) == 2
 
 
-async def test_nothing_is_done_to_all_unless_it_is_said_up_to_which() -> None:
+async def test_an_action_on_all_letters_needs_an_upper_bound() -> None:
     bus = MemoryBus()
     await bury(bus, "d1")
     async with watching(bus, letters=1) as dashboard:
