@@ -9,9 +9,9 @@
 | `RecordingReporter` | the reports, events and texts of `Context.for_test(..., reporter=RecordingReporter())` |
 | `run_team`, `running_team` | a whole team in the test's own process, from a request to its outcome, in milliseconds |
 | `forbid_real_models` | refuses calls of paid models; as a pytest plugin: `pointsman.testing.pytest_plugin` |
-| `simulate`, `SimulatedProcess`, `SimulatedClock` | a whole system in one loop, in which time jumps and processes are
-killed | | `EndlessSimulationError` | raised by a simulation that does not end | | `FaultyBus`, `Faults` | a bus with
-the typical faults of a broker, at random from a seed |
+| `simulate`, `SimulatedProcess`, `SimulatedClock` | a whole system in one loop: time jumps, processes are killed |
+| `EndlessSimulationError` | raised by a simulation that does not end |
+| `FaultyBus`, `Faults` | a bus with the typical faults of a broker, at random from a seed |
 """
 
 from __future__ import annotations
