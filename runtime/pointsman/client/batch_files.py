@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, TextIO
+from typing import IO, NamedTuple, TextIO
 
 from pydantic import JsonValue
 from pydantic_core import to_json
@@ -31,6 +31,7 @@ FILE_SUFFIXES = (".csv", ".jsonl", ".ndjson")
 _MAX_LINE_BYTES = 8 * 1024 * 1024
 """Longest line of a request file, in bytes. A longer line is not read into memory, and its row gets an error."""
 _CHUNK_BYTES = 1024 * 1024
+_MAX_FAILURES = 20  # rows of earlier runs that are named
 _DIGEST_CHARS = 24  # characters of the digest in the ids of requests; enough to distinguish all batches
 
 
@@ -245,6 +246,22 @@ def _json_rows(path: Path) -> Iterator[JsonValue | ContractError]:
                 yield error
 
 
+class EarlierFailure(NamedTuple):
+    """A row of an earlier run that ended and did not complete.
+
+    Attributes:
+        row: The number of the row.
+        status: The status.
+        reason: The reason.
+        workflow_id: The workflow; None if the row was not sent.
+    """
+
+    row: int
+    status: str
+    reason: str
+    workflow_id: str | None
+
+
 class BatchRecord:
     """The file of results. It has one JSON object for each ended row, in the order in which the rows ended.
 
@@ -264,6 +281,8 @@ class BatchRecord:
         self.ended: set[int] = set()
         """The rows that have ended."""
         self.completed = 0
+        self.earlier_failures: list[EarlierFailure] = []
+        """The first rows of earlier runs that ended and did not complete, at most 20."""
         self.cost = 0.0
         self.tokens = 0
         self._batch_id = batch_id
@@ -326,6 +345,10 @@ class BatchRecord:
                 "requests, the team or --map have changed: give another file"
             )
         self._count(row, found)
+        if found["status"] != "completed" and len(self.earlier_failures) < _MAX_FAILURES:
+            gaps = "; ".join(str(gap["reason"]) for gap in found.get("gaps") or ())
+            reason = str(found.get("reason") or gaps or "no reason")
+            self.earlier_failures.append(EarlierFailure(row, str(found["status"]), reason, found.get("workflow_id")))
 
     def _count(self, row: int, result: Mapping[str, object]) -> None:
         self.ended.add(row)

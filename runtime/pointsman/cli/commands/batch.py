@@ -70,6 +70,7 @@ async def batch(
                 skip=record.ended,
                 deadline=deadline,
             )
+            _print_earlier_failures(record)
             with _progress(requests.rows, record) as shown:
                 async with aclosing(rows):
                     async for row in rows:
@@ -79,6 +80,17 @@ async def batch(
     finally:
         record.close()
         print_error(_summary(requests, record))
+
+
+def _print_earlier_failures(record: BatchRecord) -> None:
+    """Print the rows that did not complete in an earlier run, because this run does not do these rows again."""
+    shown = record.earlier_failures
+    for each in shown:
+        sent = f"is {each.status} since an earlier run" if each.workflow_id else "was not sent by an earlier run"
+        workflow = f" ({each.workflow_id})" if each.workflow_id else ""
+        print_error(f"row {each.row} {sent}: {one_line(each.reason, limit=400)}{workflow}")
+    if more := len(record.ended) - record.completed - len(shown):
+        print_error(f"{more} more rows did not complete in an earlier run; {record.path} has the reasons")
 
 
 def _summary(requests: RequestFile, record: BatchRecord) -> str:
