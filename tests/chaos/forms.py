@@ -116,8 +116,8 @@ async def recovery_interrupted(folder: Path, amount: Amount) -> Report:
                     assert inbox is not None
                     if left is not None and inbox.settled_through < left.sequence:
                         report.problems.append(
-                            f"{supervisor.name} said it was ready and had dealt with the results up to "
-                            f"{inbox.settled_through} of the {left.sequence} that its predecessor left"
+                            f"{supervisor.name} reported ready, but had settled the results only up to "
+                            f"{inbox.settled_through} of {left.sequence}"
                         )
             report.problems += (f"{service.name} has ended" for service in (supervisor, worker) if not service.alive)
     finally:

@@ -492,7 +492,7 @@ MUTANTS = (
         "unit/engine/test_foundations.py::test_resent_outbox_is_stored_once",
     ),
     _runtime(
-        "recovery sends all that is owed", "engine/supervisor/engine.py",
+        "recovery republishes all pending messages", "engine/supervisor/engine.py",
         "            await self._outbox.republish_all(head.state, entries)\n            others = False",
         "            await self._outbox.publish_new(head.state, entries)\n            others = False",
         "unit/engine/test_order.py::test_crash_at_any_step_leaves_nothing_undone",
@@ -504,7 +504,7 @@ MUTANTS = (
         "test_workflow_span_is_exported_after_the_death_of_its_supervisor",
     ),
     _runtime(
-        "agents after a gap in a log are not those before it", "engine/log/workflow_log.py",
+        "agents before a gap in a log are not used after it", "engine/log/workflow_log.py",
         "                agents = _live_agents(LogHead(), commit)", "                agents = _live_agents(head, commit)",
         "unit/engine/test_foundations.py::"
         "test_card_from_before_a_log_gap_does_not_count_after_it",
@@ -515,7 +515,7 @@ MUTANTS = (
         "unit/engine/worker/test_results.py::test_nothing_is_acknowledged_before_the_result_is_stored",
     ),
     _runtime(
-        "one result an attempt", "engine/process/retrying.py",
+        "one result for each attempt", "engine/process/retrying.py",
         "            await bus.publish(subject, body, headers, expect=0)",
         "            await bus.publish(subject, body, headers)",
         "unit/engine/worker/test_results.py::test_the_first_result_of_a_task_counts",
@@ -526,18 +526,18 @@ MUTANTS = (
         "unit/engine/worker/test_handoffs.py::test_a_redelivered_handoff_with_a_result_is_not_run_again",
     ),
     _runtime(
-        "a handoff that kills its workers is given up", "engine/worker/handoff_processor.py",
+        "a handoff that kills its workers is abandoned", "engine/worker/handoff_processor.py",
         "        if in_flight.delivery.delivered > most:", "        if False:",
         "unit/engine/worker/test_handoffs.py::test_a_handoff_that_kills_its_workers_is_given_up",
     ),
     _core(
-        "a late result counts for nothing", "results.py",
+        "a late result has no effect", "results.py",
         "    if task.attempt != result.attempt or not task.active:", "    if False:",
         "test_decide.py::test_the_result_of_an_attempt_that_was_given_up_is_late",
         "test_decide.py::test_second_result_of_an_attempt_is_recorded_and_the_first_stays",
     ),
     _core(
-        "a foreign result counts for nothing", "results.py", "    if task.agent != result.agent:", "    if False:",
+        "a foreign result has no effect", "results.py", "    if task.agent != result.agent:", "    if False:",
         "test_decide.py::test_a_foreign_result_is_recorded_once_and_changes_nothing",
     ),
     _core(
@@ -551,49 +551,49 @@ MUTANTS = (
         "test_decide.py::test_nothing_is_recorded_after_the_end",
     ),
     _core(
-        "a plan gives no way to what a person is asked about", "budget/team_quota.py",
+        "another plan keeps tasks that wait for a person", "budget/team_quota.py",
         "    staying = (TaskStatus.FAILED, TaskStatus.AWAITING_ANSWER)", "    staying = (TaskStatus.FAILED,)",
         "budget/test_team_quota.py::test_open_approval_survives_a_replan",
     ),
     _core(
-        "what runs is set aside of a budget", "budget/reservation.py", "        room = bound - used - aside[name] - kept",
+        "running attempts reserve a budget", "budget/reservation.py", "        room = bound - used - aside[name] - kept",
         "        room = bound - used - kept",
         "budget/test_reservation.py::test_used_and_reserved_budget_stays_within_every_limit",
     ),
     _core(
-        "silence means no", "questions/answers.py",
+        "a question without an answer is rejected", "questions/answers.py",
         "        if decision.now >= pending.expires_at and pending.id in decision.state.questions:", "        if False:",
         "tasks/test_questions.py::test_a_question_without_an_answer_is_rejected",
     ),
     _runtime(
-        "a yes is for one call", "authoring/tools.py",
+        "an approval is for one call", "authoring/tools.py",
         "        state.record.start_approved_call(key, verdict.tool, verdict.arguments)", "        pass",
         "unit/engine/operations/test_questions.py::test_approval_is_for_one_call_and_an_equal_call_is_asked_about_again",
     ),
     _runtime(
-        "a yes is for one call", "authoring/tool_turns.py",
+        "an approval is for one call", "authoring/tool_turns.py",
         "                    allowed.append((said.tool, said.arguments))", "                    pass",
         "unit/engine/operations/test_questions.py::test_approval_is_for_one_call_and_an_equal_call_is_asked_about_again",
     ),
     _runtime(
-        "a yes is for one call, also one of code", "authoring/attempt_record.py",
+        "an approval is for one call, also by code", "authoring/attempt_record.py",
         "            self.start_approved_call(call.id, call.name, arguments)", "            pass",
         "unit/engine/worker/test_approved_calls.py::test_approval_used_by_code_stays_used_for_a_successor",
     ),
     _runtime(
-        "a yes is for one call, also one of code", "authoring/tools.py",
+        "an approval is for one call, also by code", "authoring/tools.py",
         "                recorded = self.approval and from_code", "                recorded = False",
         "unit/engine/worker/test_approved_calls.py::"
         "test_approved_call_is_not_repeated_when_code_restarts",
     ),
     _runtime(
-        "an answer is kept before it is acted on", "authoring/durable_steps.py",
+        "an answer is stored before its tools run", "authoring/durable_steps.py",
         "            stored = await state.record.append(step)\n        except OversizeEventError as error:\n",
         "            _record = step\n        except OversizeEventError as error:\n",
         "unit/engine/worker/test_step_journal.py::test_an_answer_is_on_the_bus_before_its_tools_run",
     ),
     _runtime(
-        "a finished tool is not run twice", "authoring/tool_turns.py",
+        "a finished tool is not repeated", "authoring/tool_turns.py",
         "        if (kept := done.tool_result(*place)) is not None:", "        if (kept := None) is not None:",
         "unit/engine/worker/test_step_journal.py::test_resumed_attempt_repeats_only_unfinished_work",
     ),
@@ -604,7 +604,7 @@ MUTANTS = (
         "test_usage_of_a_finished_tool_is_reported_by_a_successor",
     ),
     _runtime(
-        "a tool that was under way is not run twice", "authoring/tool_turns.py",
+        "an interrupted tool is not repeated", "authoring/tool_turns.py",
         "and not self.tools[call.name].idempotent:", "and False:",
         "unit/engine/worker/test_step_journal.py::test_interrupted_non_idempotent_tool_ends_the_attempt_as_unknown",
     ),
@@ -614,7 +614,7 @@ MUTANTS = (
         "unit/engine/worker/test_step_journal.py::test_abandoned_attempt_has_the_usage_of_its_steps",
     ),
     _runtime(
-        "a model call that was lost counts", "authoring/durable_steps.py",
+        "a lost model call counts", "authoring/durable_steps.py",
         "        self._lost = self._state.deliveries - 1", "        self._lost = 0",
         "unit/engine/worker/test_step_journal.py::test_a_worker_that_died_while_its_model_answered_leaves_that_call_counted",
     ),
@@ -629,17 +629,17 @@ MUTANTS = (
         "unit/engine/supervisor/test_retention.py::test_workflow_longer_than_the_retention_ends_normally",
     ),
     _runtime(
-        "a log is kept for as long as its request may come again", "engine/supervisor/retention.py",
+        "a log is kept as long as its request may be repeated", "engine/supervisor/retention.py",
         "self._ends[workflow_of_request(stored)] = _NEVER", "pass",
         "unit/engine/supervisor/test_retention.py::test_log_is_kept_while_its_request_may_be_repeated",
     ),
     _runtime(
-        "a body is kept for as long as what refers to it", "engine/supervisor/retention.py",
+        "a body is kept as long as a message refers to it", "engine/supervisor/retention.py",
         "until = min((self._began, *oldest)) - _BODY_RETENTION", "until = self._began - _BODY_RETENTION",
         "unit/engine/supervisor/test_retention.py::test_request_without_a_team_is_kept_for_a_year_and_served",
     ),
     _runtime(
-        "a digest follows from the seed alone", "testing/simulation.py", "_NumberedTask(work, loop=loop, **more)",
+        "a digest depends only on the seed", "testing/simulation.py", "_NumberedTask(work, loop=loop, **more)",
         "asyncio.Task(work, loop=loop, **more)",
         "unit/testing/test_simulation.py::test_a_task_group_cancels_its_tasks_in_the_order_they_began",
     ),

@@ -119,7 +119,7 @@ def _threads(rest: FinalState) -> Iterator[str]:
         for turn in record.state.turns:
             ended = any(isinstance(entry, WorkflowEnded) for entry in logs.get(turn.workflow_id, ()))
             if turn.status != "ended" and ended:
-                yield f"{subject} does not have the end of {turn.workflow_id}"
+                yield f"{subject} lacks the end of {turn.workflow_id}"
     for workflow, entries in logs.items():
         first = entries[0]
         if not isinstance(first, WorkflowStarted) or first.thread is None or first.history is None:
@@ -135,7 +135,7 @@ def _threads(rest: FinalState) -> Iterator[str]:
                 continue
             same = (begun.thread.thread, begun.caller) == (first.thread.thread, first.caller)
             if same and begins[other] < begins[workflow] and not any(end < begins[workflow] for end in ends[other]):
-                yield f"{workflow} began, while {other} of its thread had not ended"
+                yield f"{workflow} started before {other} of its thread had ended"
 
 
 def _messages(rest: FinalState) -> Iterator[str]:
@@ -218,7 +218,7 @@ def _requests(rest: FinalState) -> Iterator[str]:
     asked = {workflow for _, workflow in world.requests()}
     for stored in world.broker.all_messages("log", world.subjects.team_outcomes(team)):
         if stored.subject.split(".")[-1] not in asked:
-            yield f"{stored.subject} is the outcome of nothing that was asked for"
+            yield f"{stored.subject} is an outcome without a request"
 
 
 def _is_subsequence(some: Sequence[Outcome], of: Sequence[Outcome]) -> bool:
@@ -301,7 +301,7 @@ def _given_up_at_a_limit(workflow: str, entries: Sequence[Entry], letters: Set[s
             if has_one and entry.reason in cancelled:
                 yield f"{workflow}: {entry.task_id} was cancelled and has a dead letter"
             elif not has_one and entry.reason not in cancelled:
-                yield f"{workflow}: {entry.task_id} was given up on at a limit and has no dead letter"
+                yield f"{workflow}: {entry.task_id} was abandoned at a limit and has no dead letter"
 
 
 def _trees(rest: FinalState) -> Iterator[str]:
@@ -322,7 +322,7 @@ def _trees(rest: FinalState) -> Iterator[str]:
     for workflow, above in roots.items():
         whole = started[workflow] + sum(started[child] for child, parent in roots.items() if parent == workflow)
         if whole > bounds.get(workflow, whole):
-            yield f"{workflow}: {whole} tasks were started in its tree, of {bounds[workflow]} there may be"
+            yield f"{workflow}: {whole} tasks were started in its tree; {bounds[workflow]} are allowed"
         if above and above not in roots:
             yield f"{workflow} is a child of {above}, which has no log"
 
@@ -380,7 +380,7 @@ def _handoffs_and_results(rest: FinalState) -> Iterator[str]:
                     last = attempt_token(begun.secret, entry.task_id, entry.attempt)
                     said = (begun.team, entry.result.agent, workflow, entry.task_id, entry.attempt, last)
                     if entry.result not in answers[world.subjects.result(*said)]:
-                        yield f"{workflow}: the accepted result of {entry.task_id} is not one that was sent for it"
+                        yield f"{workflow}: the accepted result of {entry.task_id} was never sent"
 
 
 def _inputs(rest: FinalState) -> Iterator[str]:
@@ -404,7 +404,7 @@ def _inputs(rest: FinalState) -> Iterator[str]:
         except ContractError:
             lost = True
         if lost and (world.outside.stream_name(stream), stored.sequence) not in letters:
-            yield f"{stored.subject} ({stored.sequence}) can belong to nothing, and is not a dead letter"
+            yield f"{stored.subject} ({stored.sequence}) belongs to no workflow, but is not a dead letter"
     buried = {(letter.workflow_id, letter.body) for letter in rest.letters}
     for stored, workflow in world.requests():
         asked = read_request(stored, world.team)
@@ -415,7 +415,7 @@ def _inputs(rest: FinalState) -> Iterator[str]:
         lost = (workflow, b64encode(stored.body).decode()) not in buried
         if lost and (another or isinstance(asked, RequestRefused)):
             what = "is another than its workflow began with" if another else "cannot be read"
-            yield f"request {stored.sequence} ({workflow}) {what}, and is not a dead letter"
+            yield f"request {stored.sequence} ({workflow}) {what}, but is not a dead letter"
 
 
 def _cancellations(rest: FinalState) -> Iterator[str]:
@@ -439,7 +439,7 @@ def _cancellations(rest: FinalState) -> Iterator[str]:
         too_late = len(log) == 1 or (log and said[sequence].at > log[-1].at)
         over = gone and gone <= buried.at and (heard or too_late) and isinstance(entries[-1], WorkflowEnded)
         if not over and workflow in asked and asked[workflow] < said[sequence].at:
-            yield f"{letter.subject} ({sequence}) cancels what was asked for before, and is a dead letter"
+            yield f"{letter.subject} ({sequence}) cancels what was requested before it, but is a dead letter"
 
 
 def _letters(rest: FinalState) -> Iterator[str]:

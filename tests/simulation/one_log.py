@@ -74,19 +74,19 @@ def _log(commits: Sequence[tuple[StoredMessage, Commit]]) -> Iterator[str]:
     newest: int | None = None
     for place, (stored, commit) in enumerate(commits, 1):
         if commit.number != place:
-            yield f"commit {place} has number {commit.number}"
+            yield f"commit at place {place} has number {commit.number}; expected no gap"
             return
         try:
             state = apply_commit(state, commit)
         except InvariantError as error:
-            yield f"commit {place} does not follow: {error}"
+            yield f"commit {place} cannot be folded: {error}"
             return
         if commit.snapshot_sequence != newest:
             yield f"commit {place} says the newest snapshot is {commit.snapshot_sequence}; it is {newest}"
         if commit.snapshot is not None:
             newest = stored.sequence
             if (kept := from_snapshot(commit.snapshot)) != state or list(kept.tasks) != list(state.tasks):
-                yield f"the snapshot of commit {place} is not the state there"
+                yield f"the snapshot of commit {place} differs from the folded state"
 
 
 def _task_lifecycles(entries: Sequence[Entry]) -> Iterator[str]:
@@ -129,13 +129,13 @@ def _task_lifecycles(entries: Sequence[Entry]) -> Iterator[str]:
             case TaskSucceeded():
                 said = (entry.attempt, entry.result.agent)
                 if entry.task_id in in_review:
-                    yield f"{entry.task_id} was accepted before its judge has let it pass"
+                    yield f"{entry.task_id} was accepted before its judge passed it"
                 if isinstance(entry.result.output, dict) and entry.result.output.get("verdict") == "pass":
                     in_review.discard(judges.get(entry.task_id))
                 if entry.task_id in succeeded | failed:
                     yield f"a second result of {entry.task_id} was accepted"
                 if said != current.get(entry.task_id) or entry.result.attempt != entry.attempt:
-                    yield f"the result {said} of {entry.task_id} was accepted; it is with {current.get(entry.task_id)}"
+                    yield f"the result {said} of {entry.task_id} was accepted; expected {current.get(entry.task_id)}"
                 succeeded.add(entry.task_id)
             case TaskExpanded():
                 items[entry.task_id] = entry.items
@@ -181,7 +181,7 @@ def _questions(entries: Sequence[Entry], answers: Mapping[str, Control]) -> Iter
                 asked[entry.question] = open_[entry.question] = entry
             case QuestionAnswered():
                 if (question := open_.pop(entry.question, None)) is None:
-                    yield f"{entry.question} was decided, and was not open"
+                    yield f"{entry.question} was decided, but was not open"
                     continue
                 said = answers.get(entry.event_id)
                 if entry.verdict == "expired":
@@ -190,9 +190,9 @@ def _questions(entries: Sequence[Entry], answers: Mapping[str, Control]) -> Iter
                 elif said is None or (said.question, f"{said.action}d"[:6]) != (entry.question, entry.verdict[:6]):
                     yield f"{entry.question} was {entry.verdict}, but the log has no such answer"
                 if entry.verdict == "answered" and not fits(question, entry.input):
-                    yield f"{entry.question} was answered with {entry.input!r}, which does not fit"
+                    yield f"{entry.question} was answered with {entry.input!r}, which is not a valid answer"
                 if entry.verdict == "expired" and entry.input != question.default:
-                    yield f"{entry.question} expired with {entry.input!r}, and not with its default"
+                    yield f"{entry.question} expired with {entry.input!r}; expected its default"
                 if question.about == "task" and entry.verdict != "approved" and question.task_id is not None:
                     refused.add(question.task_id)
             case TaskDispatched() | RetryScheduled():
@@ -200,7 +200,7 @@ def _questions(entries: Sequence[Entry], answers: Mapping[str, Control]) -> Iter
                 if any(question.task_id == entry.task_id for question in open_.values()):
                     yield f"{entry.task_id} was dispatched while a person was asked about it"
                 if entry.task_id in refused:
-                    yield f"{entry.task_id} was dispatched though it was not allowed"
+                    yield f"{entry.task_id} was dispatched without its approval"
             case PlanAccepted():
                 if any(question.about == "plan" for question in open_.values()):
                     yield f"the plan {entry.revision} was accepted while a person was asked about it"
@@ -231,7 +231,7 @@ def _spending(entries: Sequence[Entry]) -> Iterator[str]:
             case TaskDispatched() | RetryScheduled():
                 aside[entry.task_id] = (entry.budget.calls or 0) if entry.budget else 0
                 if bound is not None and not aside[entry.task_id]:
-                    yield f"{entry.task_id} was dispatched with nothing to use"
+                    yield f"{entry.task_id} was dispatched without a budget"
             case ReviewRequested():
                 judged.add(entry.event_id)
                 aside.pop(entry.task_id, None)
@@ -246,5 +246,5 @@ def _spending(entries: Sequence[Entry]) -> Iterator[str]:
             case _:
                 pass
         if bound is not None and used + sum(aside.values()) > bound:
-            yield f"{used} calls used and {sum(aside.values())} set aside of {bound} there may be"
+            yield f"{used} calls used and {sum(aside.values())} set aside of {bound} allowed calls"
             return

@@ -215,7 +215,7 @@ class ScheduleWorld:
             if run.status == "queued":
                 continue
             if run.status == "running" and run.workflow_id in spans:
-                self.problems.append(f"the run {run.request_id} of {name} has ended, and is {run.status}")
+                self.problems.append(f"the run {run.request_id} of {name} has ended, but its status is {run.status}")
             if run.workflow_id not in begun:
                 self.problems.append(f"the run {run.request_id} of {name} has no workflow")
         if spec.overlap != "allow":  # compare sequences: after a jump, the clocks of supervisors differ
@@ -224,7 +224,7 @@ class ScheduleWorld:
                 if start < end:
                     self.problems.append(f"two runs of {name} overlap at the sequence {start}")
         if schedule.wake is None or schedule.wake <= now - timedelta(seconds=5):
-            self.problems.append(f"{name} is not armed: {schedule.wake}, at {now}")
+            self.problems.append(f"{name} has no armed timer at {now}; its next wake-up was {schedule.wake}")
         following = next_fires(schedule, now, 1)
         if not following or (schedule.wake and schedule.wake > following[0]):
             self.problems.append(f"{name} would miss {following}")

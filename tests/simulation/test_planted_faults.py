@@ -137,18 +137,18 @@ _FITTING: Mapping[object, Callable[[World], bool]] = {
     ("plant", "expected", "likely"),
     [
         pytest.param(_acknowledged_first, "has no outcome", 3, id="inputs acknowledged before the commit"),
-        pytest.param(_sent_without_expectation, "times", 1, id="messages sent without expecting none"),
-        pytest.param(_only_the_new_is_sent, "has no outcome", 2, id="recovery that sends only what is new"),
+        pytest.param(_sent_without_expectation, "times", 1, id="messages sent without an expected sequence"),
+        pytest.param(_only_the_new_is_sent, "has no outcome", 2, id="recovery that sends only new messages"),
         pytest.param(_late_results_count, "was accepted", 5, id="late results that count"),
-        pytest.param(
-            _only_what_has_begun_is_cancelled, "cancels what", 3, id="cancellations of what waits that are lost"
-        ),
+        pytest.param(_only_what_has_begun_is_cancelled, "cancels what", 3, id="lost cancellations of queued requests"),
         pytest.param(
             _handoffs_acknowledged_first, "never answered", 50, id="handoffs acknowledged before their result"
         ),
-        pytest.param(_all_that_is_left_for_each_team, "in its tree", 45, id="tasks that each team has for itself"),
-        pytest.param(_trimmed_though_it_runs, "times", 22, id="messages of what runs that are trimmed"),
-        pytest.param(_logs_removed_though_asked_for, "began again", 219, id="logs that are removed though asked for"),
+        pytest.param(
+            _all_that_is_left_for_each_team, "in its tree", 45, id="a task limit for each team instead of the tree"
+        ),
+        pytest.param(_trimmed_though_it_runs, "times", 22, id="trimmed messages of running workflows"),
+        pytest.param(_logs_removed_though_asked_for, "began again", 219, id="removed logs with a pending request"),
         pytest.param(_nothing_set_aside, "set aside of", 35, id="budgets that are shared twice"),
     ],
 )

@@ -207,7 +207,7 @@ class World:
                 self.over_at = self.clock.now()
                 self.over.set()
         except* BusUnavailableError as errors:  # faults are injected elsewhere, so an unavailable broker is a problem
-            self.problems.append(f"the world broke: {errors!r}")
+            self.problems.append(f"the simulation stopped with an error: {errors!r}")
         finally:
             self.steps, self.seconds = loop.steps, loop.time()  # type: ignore[attr-defined]
 
@@ -288,7 +288,7 @@ class World:
             await asyncio.wait({ended, ending}, return_when=asyncio.FIRST_COMPLETED)
             await asyncio.wait({ended}, timeout=_LEAVE_TIMEOUT_S)
             if not ended.done():
-                self.problems.append(f"{process.name} did not leave in {_LEAVE_TIMEOUT_S:g} s")
+                self.problems.append(f"{process.name} did not stop within {_LEAVE_TIMEOUT_S:g} s")
                 process.kill()
             await ended
             ending.cancel()

@@ -227,7 +227,7 @@ class World:
                 reviews = [{"verdict": each, "reason": "so it is"} for each in ("pass", "again", "stop")]
                 return story.result(name, chance.choices([*reviews, "hm"], [6, 3, 1, 1])[0])
             case Role.REFINE:
-                raise AssertionError("no agent here refines")
+                raise AssertionError("this world has no refiner")
             case Role.WORK:
                 hint = "there is another way" if chance.random() < 0.15 else None
                 events = [{"name": each, "data": name} for each in "abcd" if chance.random() < 0.15]
