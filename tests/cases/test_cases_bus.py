@@ -358,7 +358,7 @@ async def _is_not(asked: Awaitable[object]) -> bool:
     return not await asked
 
 
-async def test_processes_leave_in_time_though_the_broker_is_away(tmp_path: Path) -> None:
+async def test_processes_leave_in_time_although_the_broker_is_away(tmp_path: Path) -> None:
     async with EmbeddedBroker(tmp_path / "broker") as broker:
         settings = Settings(url=broker.url, ack_wait=2.0, heartbeat=0.5, shutdown_grace=2.0)
         async with System(tmp_path / "processes", settings) as system:

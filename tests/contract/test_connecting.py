@@ -40,7 +40,7 @@ async def test_closing_twice_is_safe_and_ends_the_connection(place: BrokerNamesp
         await asyncio.wait_for(bus.last("log", place.log), TIMEOUT_S + 5)
 
 
-async def test_a_closed_bus_says_so(place: BrokerNamespace) -> None:
+async def test_a_closed_bus_reports_it(place: BrokerNamespace) -> None:
     other = await place.connect()
 
     before = other.closed

@@ -129,7 +129,7 @@ async def test_depth_of_a_consumer_that_does_not_exist_is_none(bus: Bus) -> None
     assert await bus.depth("absent", "work") is None
 
 
-async def test_an_unsettled_message_comes_again_and_says_so(place: BrokerNamespace, bus: Bus) -> None:
+async def test_an_unsettled_message_comes_again_and_reports_it(place: BrokerNamespace, bus: Bus) -> None:
     consumer = await bus.consumer("writer", "work", place.handoffs, ack_wait=0.5)
     await bus.publish(place.handoff(1), b"1", {})
 

@@ -47,7 +47,7 @@ async def test_subscriber_receives_messages_as_they_are_published_to_a_stream(pl
     assert message.headers["ce-id"] == "1"
 
 
-async def test_a_listener_that_fails_goes_on_listening(place: BrokerNamespace, bus: Bus) -> None:
+async def test_a_listener_that_fails_continues_listening(place: BrokerNamespace, bus: Bus) -> None:
     heard: list[bytes] = []
 
     async def fail_first(stored: StoredMessage) -> None:

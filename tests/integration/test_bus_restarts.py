@@ -31,7 +31,7 @@ def info_logged(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("info_logged")
-async def test_a_consumer_goes_on_after_the_broker_restarted(own_broker: EmbeddedBroker, tmp_path: Path) -> None:
+async def test_a_consumer_continues_after_the_broker_restarted(own_broker: EmbeddedBroker, tmp_path: Path) -> None:
     bus = await connect(own_settings(own_broker), name="test", wait=TIMEOUT_S)
     await bus.set_up()
     consumer = await bus.consumer("writer", "work", "own.handoff.writer.>", ack_wait=30)

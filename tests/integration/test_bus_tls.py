@@ -62,7 +62,7 @@ async def test_a_server_without_tls_is_left_before_the_login_is_sent(login: dict
 
 
 @pytest.mark.parametrize("setting", ["tls_ca", "tls_cert", "tls_handshake_first"])
-async def test_a_tls_setting_is_a_demand_under_any_scheme(setting: str, authority: Authority) -> None:
+async def test_a_tls_setting_requires_tls_with_any_scheme(setting: str, authority: Authority) -> None:
     client = authority.issue("client")
     own = {"tls_ca": str(authority.path)} if setting == "tls_ca" else {}
     if setting == "tls_cert":

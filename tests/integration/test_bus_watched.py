@@ -51,7 +51,7 @@ async def test_observer_sees_each_message_stored_refused_and_taken(bus: JetStrea
     assert watched.server == server
 
 
-async def test_where_a_message_went_is_a_span_of_its_trace(bus: JetStreamBus, settings: Settings) -> None:
+async def test_the_route_of_a_message_is_a_span_of_its_trace(bus: JetStreamBus, settings: Settings) -> None:
     with exporting() as exporter:
         chosen = settings.model_copy(update={"trace_broker": True})
         watched = await connect(chosen, name="watched", observer=bus_observer())

@@ -73,7 +73,7 @@ async def chat(settings: Settings, *options: str) -> AsyncIterator[Terminal]:
             await process.wait()
 
 
-async def test_chat_shows_an_answer_while_it_is_written_and_goes_on_after_ctrl_c(settings: Settings) -> None:
+async def test_chat_shows_an_answer_while_it_is_written_and_continues_after_ctrl_c(settings: Settings) -> None:
     go = asyncio.Event()
 
     @agent(name="a", description="Writes until it may stop")

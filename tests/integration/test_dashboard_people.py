@@ -159,7 +159,7 @@ async def test_cancelled_workflow_has_no_red_bar(browser: Browser) -> None:
         )
 
 
-async def test_time_of_a_running_task_goes_on_in_the_plan(browser: Browser) -> None:
+async def test_time_of_a_running_task_continues_in_the_plan(browser: Browser) -> None:
     done = asyncio.Event()
 
     @agent(name="a", description="Waits")

@@ -17,7 +17,7 @@ from pointsman.bus.embedded_server import EmbeddedBroker
 from pointsman.errors import ConfigurationError
 
 
-async def test_a_broker_that_refuses_to_start_says_why(tmp_path: Path) -> None:
+async def test_a_broker_that_refuses_to_start_reports_the_reason(tmp_path: Path) -> None:
     config = tmp_path / "wrong.conf"
     config.write_text("max_payload: many\n")
 

@@ -197,7 +197,9 @@ async def test_a_message_is_recorded_once_under_its_key_and_refused_after_the_en
     assert (late.status_code, late.json()["code"]) == (409, "message_refused")
 
 
-async def test_a_failed_workflow_is_resumed_and_its_stream_goes_on(client: httpx2.AsyncClient, tmp_path: Path) -> None:
+async def test_a_failed_workflow_is_resumed_and_its_stream_continues(
+    client: httpx2.AsyncClient, tmp_path: Path
+) -> None:
     mended = tmp_path / "mended"
     body = {"team": "crew", "input": steps("a", "b", from_attempt=9, mended_by=str(mended))}
     failed = await client.post("/v1/workflows", json=body, headers={"prefer": "wait=30"})

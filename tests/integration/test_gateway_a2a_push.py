@@ -180,7 +180,7 @@ async def test_a_file_and_the_line_about_its_task_are_sent_again_together(addres
     assert len(set(ids)) == len(ids) - 2
 
 
-async def test_another_gateway_goes_on_for_one_that_was_killed(running: RunningTeam, address: str) -> None:
+async def test_another_gateway_continues_for_one_that_was_killed(running: RunningTeam, address: str) -> None:
     """Store the record of a killed gateway: the gateway owns it, and its position is after the first event."""
     async with receiving() as receiver, a2a_client(address) as client:
         task = await send(client, "tck-artifact-text")

@@ -212,7 +212,7 @@ async def test_a_batch_keeps_the_limits_of_its_caller_and_belongs_to_it(
     assert (read, cancelled.status_code, listed) == ([404, 404], 404, [])
 
 
-async def test_another_gateway_goes_on_with_the_batch_of_a_killed_gateway_and_does_no_row_twice(
+async def test_another_gateway_continues_with_the_batch_of_a_killed_gateway_and_does_no_row_twice(
     crew: RunningTeam, settings: Settings, desk: Desk, tmp_path: Path
 ) -> None:
     inputs = [f"row {number}" for number in range(60)]

@@ -377,7 +377,7 @@ async def test_a_caller_has_only_its_own_tools_tasks_and_outcomes(
     assert (refused.status_code, started.caller) == (401, "ada")
 
 
-async def test_a_stopped_gateway_gives_up_its_calls_and_the_next_call_goes_on(
+async def test_a_stopped_gateway_gives_up_its_calls_and_the_next_call_continues(
     running: RunningTeam, settings: Settings, tmp_path: Path
 ) -> None:
     go = tmp_path / "go"

@@ -378,7 +378,7 @@ async def test_a_stream_of_a_response_is_resumed_after_any_number(client: openai
     assert not [kind for kind in types if "function_call" in kind]
 
 
-async def test_a_failed_response_says_why(client: openai.AsyncOpenAI) -> None:
+async def test_a_failed_response_reports_the_reason(client: openai.AsyncOpenAI) -> None:
     response = await client.responses.create(model="helpers", input="fail", background=True)
 
     async def failed() -> bool:
@@ -409,7 +409,7 @@ async def test_responses_of_another_caller_do_not_exist(crew: RunningTeam, setti
 # Gateways and brokers that fail
 
 
-async def test_another_gateway_goes_on_with_a_response_and_gives_a_chat_its_answer(
+async def test_another_gateway_continues_with_a_response_and_gives_a_chat_its_answer(
     crew: RunningTeam, helpers: Helpers, settings: Settings, tmp_path: Path
 ) -> None:
     """Kill the gateway while it sends both streams."""
@@ -445,7 +445,7 @@ async def test_another_gateway_goes_on_with_a_response_and_gives_a_chat_its_answ
     assert helpers.requests.count("chat") == 1
 
 
-async def test_a_chat_and_a_response_go_on_through_a_restart_of_the_broker(
+async def test_a_chat_and_a_response_continue_through_a_restart_of_the_broker(
     own_broker: EmbeddedBroker, helpers: Helpers, tmp_path: Path
 ) -> None:
     helpers.go.clear()

@@ -56,7 +56,7 @@ async def until_seen(seen: list[ServerEvent], type: str, task: str) -> None:
             await asyncio.sleep(0.02)
 
 
-async def test_another_gateway_goes_on_where_a_killed_one_stopped(settings: Settings, tmp_path: Path) -> None:
+async def test_another_gateway_continues_where_a_killed_one_stopped(settings: Settings, tmp_path: Path) -> None:
     async with (
         factory.team(team, [planner, synthesizer, worker], on=settings),
         System(tmp_path / "system", settings, CREW_JOURNAL=str(tmp_path / "journal")) as system,
@@ -101,7 +101,7 @@ async def test_a_stopped_gateway_ends_its_streams_at_once(settings: Settings, tm
     assert "workflow_ended" not in [event.type for event in rest]
 
 
-async def test_a_stream_goes_on_through_a_restart_of_the_broker(own_broker: EmbeddedBroker, tmp_path: Path) -> None:
+async def test_a_stream_continues_through_a_restart_of_the_broker(own_broker: EmbeddedBroker, tmp_path: Path) -> None:
     settings = own_settings(own_broker, ack_wait=2.0, heartbeat=0.5)
     async with (
         System(tmp_path / "system", settings, CREW_JOURNAL=str(tmp_path / "journal")) as system,

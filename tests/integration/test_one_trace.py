@@ -108,7 +108,7 @@ async def test_log_lines_of_every_process_carry_the_trace_and_the_workflow(syste
         assert (await service.logged(event, seconds=5, **about))["span_id"]
 
 
-async def test_a_bare_request_with_a_traceparent_goes_on_with_its_callers_trace(
+async def test_a_bare_request_with_a_traceparent_continues_with_its_callers_trace(
     system: System, collector: OtlpCollector
 ) -> None:
     outcome = await _ask_bare(system, {"traceparent": f"00-{CALLERS_TRACE}-{CALLERS_SPAN}-01"})

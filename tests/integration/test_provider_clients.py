@@ -99,7 +99,7 @@ async def test_a_client_that_cannot_be_made_is_a_model_error_and_no_call(connect
 
 
 @pytest.mark.usefixtures("unusable")
-async def test_the_chain_goes_on_where_a_client_cannot_be_made(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_chain_continues_where_a_client_cannot_be_made(monkeypatch: pytest.MonkeyPatch) -> None:
     async with FakeProvider.saying(Answer("here")) as provider:
         first, second = (MODELS["messages"]("m", api_key="k", base_url=provider.url) for _ in range(2))
         with monkeypatch.context() as sound:

@@ -101,7 +101,7 @@ async def test_an_error_that_a_gateway_wraps_in_a_200_keeps_its_class() -> None:
          "the input is too long for this model", "context_overflow"),
     ],
 )  # fmt: skip
-async def test_a_code_says_more_than_its_status_and_is_not_tried_again(
+async def test_an_error_code_overrides_its_status_and_is_not_retried(
     status: int, code: str, said: str, kind: str
 ) -> None:
     body = json.dumps({"error": {"code": code, "message": "You exceeded your quota"}}).encode()

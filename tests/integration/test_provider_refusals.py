@@ -155,7 +155,7 @@ async def look() -> str:
 
 
 @pytest.mark.parametrize("together", [2, 3])
-async def test_agents_that_are_refused_at_the_same_time_all_go_on(together: int) -> None:
+async def test_agents_that_are_refused_at_the_same_time_all_continue(together: int) -> None:
     import asyncio
 
     def strict(call: Call) -> Answer:

@@ -29,7 +29,7 @@ async def weather(city: str) -> str:
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-async def test_a_worker_that_goes_on_sends_the_opaque_data_of_the_turn_before(case: Case) -> None:
+async def test_a_worker_that_continues_sends_the_opaque_data_of_the_turn_before(case: Case) -> None:
     journal = MemoryJournal()
     async with FakeProvider(deque([Answer(body=case.sent), Answer("no", status=400), Answer("Rain.")])) as provider:
         for _ in range(2):  # the first worker fails after its tool call, and the second worker continues

@@ -36,7 +36,7 @@ MUTANTS = (
     # Mechanisms
     _runtime(
         "M1", "engine/process/handoff_codec.py", "    if said != (address.agent, address.team, address.workflow, address.task, address.attempt):",
-        "    if False:", "unit/engine/worker/test_handoffs.py::test_bad_handoffs_are_dead_lettered_and_good_ones_go_on",
+        "    if False:", "unit/engine/worker/test_handoffs.py::test_bad_handoffs_are_dead_lettered_and_good_ones_continue",
     ),
     _runtime(
         "M1", "engine/log/requests.py", "    if said != addressed:", "    if False:",
@@ -138,7 +138,7 @@ MUTANTS = (
     Mutant(
         "M9", "schemas/pointsman_schemas/retry.py", "self.backoff * self.factor ** min(attempt - 1, _MAX_GROWTHS)",
         "self.backoff",
-        ("unit/core/attempts/test_retry.py::test_a_transient_failure_backs_off_doubling_from_a_second_within_a_fifth",),
+        ("unit/core/attempts/test_retry.py::test_transient_failures_back_off_from_a_second_with_doubling_and_jitter",),
     ),
     _core(
         "M9", "attempts/retry.py", "(1 - policy.jitter + 2 * policy.jitter * draw)", "(1 + 0 * draw)",
@@ -248,7 +248,7 @@ MUTANTS = (
     ),
     _runtime(
         "M15", "engine/worker/engine.py", "                    max_in_flight=slots.agent.card.max_in_flight,\n", "",
-        "unit/engine/worker/test_agent_slots.py::test_never_more_runs_in_all_replicas_together_than_may_be_in_flight",
+        "unit/engine/worker/test_agent_slots.py::test_the_runs_of_all_replicas_never_exceed_the_limit_in_flight",
     ),
     _core(
         "M16", "model/agent_health.py", "(self.queued + more) / slots", "more / slots",
@@ -262,16 +262,16 @@ MUTANTS = (
     _core(
         "M17", "completion/synthesis.py", "    if not (found := find_result_conflicts(state)):", "    if not (found := ()):",
         "completion/test_conflicts.py::test_a_contradiction_is_decided_before_the_answer_is_written",
-        "../agents/test_helping_roles.py::test_a_contradiction_is_decided_and_the_outcome_says_why",
+        "../agents/test_helping_roles.py::test_a_contradiction_is_decided_and_the_outcome_has_the_reason",
     ),
     _core(
         "M17", "completion/outcome.py", "            \"conflicts\": conflict_decisions(state),", "",
-        "../agents/test_helping_roles.py::test_a_contradiction_is_decided_and_the_outcome_says_why",
+        "../agents/test_helping_roles.py::test_a_contradiction_is_decided_and_the_outcome_has_the_reason",
     ),
     _core(
         "M17", "results.py", "    if (judge := check.judge) is not None:",
         "    if (judge := None) is not None:",
-        "attempts/test_review.py::test_nothing_goes_on_before_the_judge_has_let_it_pass",
+        "attempts/test_review.py::test_nothing_continues_before_the_judge_has_let_it_pass",
     ),
     _runtime(
         "M18", "authoring/tool_turns.py", '        if call.name not in self.tools:\n            known = ", ".join(self.tools)',
@@ -422,7 +422,7 @@ MUTANTS = (
     _core(
         "M25", "schedules/state.py", '            through = max(entry.at, schedule.through) if schedule.status == "active" else entry.at',
         "            through = schedule.through",
-        "schedules/test_runs.py::test_pause_drops_its_times_and_resume_goes_on",
+        "schedules/test_runs.py::test_pause_drops_its_times_and_resume_continues",
     ),
     _core(
         "M25", "schedules/state.py", '            left = tuple(each for each in schedule.runs if each.status != "queued")',

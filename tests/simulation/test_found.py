@@ -100,7 +100,7 @@ def test_clock_behind_the_broker_does_not_rearm_a_timer_repeatedly() -> None:
     simulate(supervised(bus, test, clock=SimulatedClock(skew=-0.5)), steps=STEPS)
 
 
-def test_a_request_that_was_handed_back_leaves_its_room_to_itself() -> None:
+def test_a_returned_request_keeps_its_reserved_room() -> None:
     class Away(MemoryBus):
         """The first read of the workflow's log fails."""
 

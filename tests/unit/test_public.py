@@ -87,7 +87,7 @@ def test_every_public_name_is_there(name: str) -> None:
     assert getattr(pointsman, name) is not None
 
 
-def test_an_unknown_name_is_said_with_the_known_ones() -> None:
+def test_an_unknown_name_is_reported_with_the_known_names() -> None:
     with pytest.raises(AttributeError, match="LLMAgent"):
         _ = pointsman.Worfklow
 

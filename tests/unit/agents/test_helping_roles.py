@@ -31,7 +31,7 @@ def calendar(name: str, day: str) -> Agent:
     return look
 
 
-async def test_a_contradiction_is_decided_and_the_outcome_says_why() -> None:
+async def test_a_contradiction_is_decided_and_the_outcome_has_the_reason() -> None:
     members = [calendar("sales", "Monday"), calendar("legal", "Friday"), calendar("ops", "Friday")]
     team = Team(name="dates", agents=("sales", "legal", "ops"), strategy=FanOut(), limits=LIMITS, retry=RETRY)
 

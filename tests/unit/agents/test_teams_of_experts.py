@@ -118,7 +118,7 @@ async def test_writer_gets_facts_that_the_request_does_not_ask_for() -> None:
     assert "Sorting algorithms: 2 things to know" in str(outcome.answer)
 
 
-async def test_without_facts_nothing_is_made_up() -> None:
+async def test_without_facts_no_value_is_invented() -> None:
     outcome = await run_team(generalist.team, GENERALIST, "Write a blog post about medieval bagpipes")
 
     assert "Nothing was written" in str(outcome.answer)

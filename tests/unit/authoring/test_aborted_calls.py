@@ -155,7 +155,7 @@ async def test_answer_without_usage_is_counted_by_estimate(
     assert kept == [(first + called, None), (second + SAID_TOKENS, None)]
 
 
-async def test_breaking_off_escapes_no_budget() -> None:
+async def test_an_aborted_call_still_counts_in_the_budget() -> None:
     dropped = ModelError("dropped", retryable=True, retry_after=0.0, usage=Usage(calls=1))
     model, context = ScriptedModel(dropped, text_reply("here")), Context.for_test()
     whole = ScriptedModel(text_reply("here"))

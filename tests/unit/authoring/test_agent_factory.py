@@ -165,7 +165,7 @@ async def test_made_agent_has_the_output_limit_and_durability_of_its_factory() -
     assert ({request.max_tokens for request in model.requests}, journal.steps) == ({70}, {})
 
 
-async def test_another_replica_goes_on_where_one_has_died() -> None:
+async def test_another_replica_continues_where_one_has_died() -> None:
     journal = MemoryJournal()
     dies = ScriptedModel(tool_reply(("double", {"number": 4})), RuntimeError("the process is gone"))
     with pytest.raises(RuntimeError):

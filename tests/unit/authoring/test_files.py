@@ -131,7 +131,7 @@ async def test_a_file_that_is_returned_again_counts_once_and_another_content_is_
     assert len(context.files.returned) == 1
 
 
-async def test_a_context_without_a_store_says_so() -> None:
+async def test_a_context_without_a_store_reports_it() -> None:
     with pytest.raises(ConfigurationError, match="run the agent in a worker"):
         await Context.for_test().files.add("a.txt", b"")
 
@@ -188,7 +188,7 @@ async def test_a_model_without_native_blocks_gets_the_text_of_the_extractor_or_a
     assert noted.count("the content is not available to you") == 3
 
 
-async def test_a_planner_reads_the_list_and_not_the_contents() -> None:
+async def test_a_planner_gets_the_list_of_files_but_not_their_contents() -> None:
     model = SeeingModel(text_reply("planned"))
     text, attachments, _ = await asked(reader(model, role=Role.PLAN), model, given_files(Store()))
 

@@ -199,6 +199,6 @@ async def test_instructions_may_stand_in_a_file_which_is_read_at_once(tmp_path: 
     assert model.requests[0].instructions == f"Sei höflich.\n\n{DATA_RULE}"
 
 
-async def test_a_script_that_runs_out_says_so() -> None:
+async def test_a_script_that_runs_out_reports_it() -> None:
     with pytest.raises(ConfigurationError, match=r"no reply for call 1 \(replies: 0\); add a reply"):
         await ScriptedModel().complete(ModelRequest("m", "i", (Turn("user", "x"),)))

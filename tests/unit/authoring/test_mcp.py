@@ -220,7 +220,7 @@ def test_an_answer_is_its_fields_or_its_texts(result: CallToolResult, value: Any
 @pytest.mark.parametrize(
     ("result", "said"), [(answer(TEXT, is_error=True), "said"), (answer(is_error=True), "failed without a reason")]
 )
-async def test_a_tool_s_failure_is_its_own_and_no_broken_connection(
+async def test_a_failed_tool_does_not_count_as_a_broken_connection(
     result: CallToolResult, said: str, server: FakeMcpServer
 ) -> None:
     calc, server.does = source(server), result

@@ -112,7 +112,7 @@ async def test_connection_closed_during_its_start_ends_at_once(server: FakeMcpSe
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
-async def test_a_server_that_does_not_leave_is_not_waited_for_for_ever(
+async def test_the_wait_for_a_server_that_does_not_stop_is_bounded(
     server: FakeMcpServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def stay(*_: object) -> None:
@@ -160,7 +160,7 @@ async def test_failed_connection_names_the_reason(
     assert caught.value.retryable is retryable
 
 
-async def test_a_server_that_never_begins_is_given_up_and_left(
+async def test_the_start_of_a_silent_server_is_abandoned(
     server: FakeMcpServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pointsman.authoring.mcp._START_TIMEOUT_S", 0.01)

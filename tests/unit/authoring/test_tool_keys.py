@@ -139,7 +139,7 @@ async def test_equal_arguments_have_one_key_in_any_order() -> None:
     assert keys[3] == keys[4]
 
 
-async def test_an_argument_that_no_other_process_would_know_again_is_refused() -> None:
+async def test_an_argument_without_a_stable_form_is_refused() -> None:
     async def weigh(thing: Annotated[Any, AfterValidator(lambda _: [object()])]) -> None:
         """Weighs a thing."""
 

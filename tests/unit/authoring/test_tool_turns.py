@@ -193,7 +193,7 @@ async def test_nested_call_that_needs_approval_ends_the_attempt_with_the_questio
     assert [(call.tool, call.arguments) for call in error.questions] == [("pay", {"amount": 5})]
 
 
-async def test_a_huge_tool_result_is_cut_and_says_so() -> None:
+async def test_a_huge_tool_result_is_cut_and_reports_it() -> None:
     @tool
     async def book(pages: int) -> str:
         """The book."""

@@ -400,7 +400,7 @@ def test_half_a_surrogate_pair_in_an_output_is_replaced(annotation: Any, value: 
     assert compact_json(output)
 
 
-def test_what_is_read_again_is_the_value_that_was_written() -> None:
+def test_a_value_that_is_read_again_equals_the_written_value() -> None:
     for name, (annotation, value, written) in WRITTEN.items():
         if name in ("an iterable", "keys tuple", "dataclass of pydantic", "bytes by a serializer", "InstanceOf"):
             continue

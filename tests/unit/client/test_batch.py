@@ -93,7 +93,7 @@ async def test_the_same_batch_does_no_row_twice() -> None:
     assert sorted(clerk.served) == ["a", "b", "c"]
 
 
-async def test_a_row_that_cannot_be_sent_has_an_error_and_the_others_go_on() -> None:
+async def test_a_row_that_cannot_be_sent_has_an_error_and_the_others_continue() -> None:
     clerk = Clerk()
 
     async def inputs() -> AsyncIterator[str | ContractError]:

@@ -110,7 +110,7 @@ def test_the_batch_is_that_of_the_content_the_team_and_the_mapping(tmp_path: Pat
     assert len(set(ids)) == 4
 
 
-def test_a_run_that_goes_on_knows_its_rows_and_their_cost(tmp_path: Path) -> None:
+def test_a_run_that_continues_knows_its_rows_and_their_cost(tmp_path: Path) -> None:
     path = tmp_path / "out.jsonl"
     record = BatchRecord(path, "b")
     record.add(BatchRow(1, "b-1", "wf_1", outcome()))

@@ -305,7 +305,7 @@ async def test_open_approval_is_listed_until_it_expires() -> None:
         (at(2), (), f"{TOKEN} expired at {at(2).isoformat()} and accepts no answer"),
     ],
 )
-async def test_an_answer_that_cannot_count_is_not_sent_and_says_why(
+async def test_an_answer_that_cannot_count_is_not_sent_and_reports_the_reason(
     bus: MemoryBus, client: Client, expires_at: datetime, more: tuple[Entry, ...], said: str
 ) -> None:
     await asking(bus, expires_at, *more)

@@ -92,7 +92,7 @@ async def test_resumed_workflow_gets_a_second_outcome_and_loses_its_letters(supe
         assert (record.actor, record.content.action, record.content.reason) == ("ops", "resume", "it is repaired")
 
 
-async def test_resumes_at_once_begin_one_round() -> None:
+async def test_simultaneous_resumes_start_one_round() -> None:
     bad = Repairable()
     async with factory.team(ONCE, crew(bad.agent), supervisors=2, settled=True) as client:
         workflow = await ended(client)
@@ -135,7 +135,7 @@ async def test_task_that_was_stopped_at_the_deadline_runs_again_on_the_same_work
         assert (await workflow.outcome(20)).status == "completed"
 
 
-async def test_workflows_that_cannot_be_resumed_say_why() -> None:
+async def test_workflows_that_cannot_be_resumed_report_the_reason() -> None:
     async with factory.team(CREW, [planner_of(ONE_TASK), factory.echo("a"), synthesizer], settled=True) as client:
         workflow = await ended(client, "completed")
 

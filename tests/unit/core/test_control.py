@@ -50,7 +50,7 @@ def test_a_cancel_ends_the_workflow_in_any_phase(begin: Callable[[], WorkflowDri
     assert [message.id for message in messages(story.state)] == ["wf_1-outcome"]
 
 
-def test_many_cancels_are_one() -> None:
+def test_many_cancels_have_one_effect() -> None:
     story = running()
     cancels = [ControlReceived(f"cancel-{number}", Control(action="cancel"), "ada") for number in range(5)]
 

@@ -191,7 +191,7 @@ def test_a_dependency_that_is_named_twice_is_mandatory() -> None:
         (("refused", "invalid_output"), generic_failure(WORKFLOW)),
     ],
 )
-def test_caller_is_told_the_error_if_it_is_the_callers(kinds: tuple[str, str], answer: str) -> None:
+def test_caller_gets_the_error_if_it_is_the_callers(kinds: tuple[str, str], answer: str) -> None:
     story = WorkflowDriver().planned(task("a"), task("b"), task("c", needs=["a"]))
 
     for name, kind in zip("ab", kinds, strict=True):
@@ -223,7 +223,7 @@ def test_caller_is_told_to_retry_only_if_that_may_help() -> None:
     assert "trying again is unlikely to help" in str(lasting.outcome.answer)
 
 
-def test_caller_is_told_the_exhausted_limit() -> None:
+def test_caller_gets_the_exhausted_limit() -> None:
     story = WorkflowDriver(limits=Limits(deadline=20, task_timeout=100)).planned(task("a"))
 
     story.wait(20).fire_timer()

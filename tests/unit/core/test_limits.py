@@ -117,7 +117,7 @@ def test_a_limit_that_is_passed_ends_the_work_and_names_itself(limits: Limits, d
 
 
 @pytest.mark.parametrize("limits", [Limits(calls=3), Limits(tokens=330), Limits(cost=0.75)])
-def test_a_limit_that_is_met_exactly_ends_nothing(limits: Limits) -> None:
+def test_a_limit_that_is_reached_exactly_ends_nothing(limits: Limits) -> None:
     story = WorkflowDriver(limits=limits, strategy=PlanAndExecute(synthesizer=None)).planned(task("a"), task("b"))
 
     story.complete_task("a")

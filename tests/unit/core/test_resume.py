@@ -210,7 +210,7 @@ def test_round_has_the_whole_limits_again() -> None:
     assert decided_again(story) == []
 
 
-def test_work_that_the_deadline_stopped_goes_on() -> None:
+def test_work_that_the_deadline_stopped_continues() -> None:
     story = WorkflowDriver(limits=Limits(deadline=20.0)).planned(task("a"), task("b", needs=["a"]))
     while not story.state.ended:
         story.fire_timer()

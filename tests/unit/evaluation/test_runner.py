@@ -363,7 +363,9 @@ def test_a_suite_s_folder_is_where_checks_are_looked_for_once(tmp_path: Path, mo
         ("b.yaml", "", r"there is no file .*a.yaml; give a suite in YAML, JSON or Python"),
     ],
 )
-def test_a_suite_of_any_form_that_cannot_be_read_says_why(name: str, text: str, said: str, tmp_path: Path) -> None:
+def test_a_suite_of_any_form_that_cannot_be_read_reports_the_reason(
+    name: str, text: str, said: str, tmp_path: Path
+) -> None:
     (tmp_path / name).write_text(text)
 
     with pytest.raises(ConfigurationError, match=said):

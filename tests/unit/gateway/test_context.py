@@ -46,7 +46,7 @@ async def test_the_end_of_a_new_workflow_is_taken_from_the_feed(monkeypatch: pyt
 
 
 @pytest.mark.parametrize("case", ["ended before", "known key", "messages dropped"])
-async def test_an_end_that_the_feed_does_not_bring_is_read_from_the_broker(
+async def test_an_end_that_is_missing_in_the_feed_is_read_from_the_broker(
     case: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def dropped(self: Subscription, timeout: float) -> None:

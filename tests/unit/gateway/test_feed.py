@@ -61,7 +61,7 @@ async def test_a_stream_that_is_far_behind_gets_every_entry_once(monkeypatch: py
     assert [event.position for event in events] == sorted({event.position for event in events})
 
 
-async def test_a_stream_goes_on_after_any_position() -> None:
+async def test_a_stream_continues_after_any_position() -> None:
     bus, entries = MemoryBus(), completed()
     await store(bus, *entries[:3])
     await store(bus, *entries[3:])
@@ -78,7 +78,7 @@ async def test_a_stream_goes_on_after_any_position() -> None:
     assert rests == [every[number:] for number in range(1, len(every))]
 
 
-async def test_a_stream_sends_nothing_but_a_sign_of_life_while_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_idle_stream_sends_only_keep_alives(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pointsman.gateway.streams.KEEPALIVE_INTERVAL_S", 0.01)
     async with (
         following(MemoryBus()) as (streams, workflow, _),

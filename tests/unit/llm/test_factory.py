@@ -40,7 +40,7 @@ def test_the_model_follows_from_the_name_and_the_name_from_the_keys(monkeypatch:
         model_from()
 
 
-def test_a_server_of_one_s_own_needs_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_own_server_needs_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:1/v1")
 

@@ -227,7 +227,7 @@ async def test_shared_limit_reserves_the_same_estimate() -> None:
     assert told.asked == [bare + ESTIMATED_ANSWER_TOKENS, with_tools + ESTIMATED_ANSWER_TOKENS, bare + 40]
 
 
-def test_everything_that_is_sent_is_estimated() -> None:
+def test_every_part_of_a_request_counts_in_the_estimate() -> None:
     schema: dict[str, JsonValue] = {
         "type": "object",
         "properties": {"city": {"type": "string", "description": "a city " * 20}},

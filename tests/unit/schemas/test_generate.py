@@ -179,7 +179,7 @@ def subschemas(value: Any, path: str = "") -> Iterator[tuple[str, dict[str, Any]
 
 
 @pytest.mark.parametrize("name", generate.MODELS)
-def test_a_default_of_null_stands_only_beside_the_type_null(name: str) -> None:
+def test_a_default_of_null_is_kept_only_with_the_type_null(name: str) -> None:
     for path, each in subschemas(schema(name)):
         if "default" in each and each["default"] is None:
             assert {"type": "null"} in each.get("anyOf", ()) or "null" in each.get("type", ()), path

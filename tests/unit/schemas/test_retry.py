@@ -46,7 +46,7 @@ def test_an_error_that_ends_a_task_cannot_be_retried(kind: str) -> None:
         RetryPolicy(retry_on=(kind,))
 
 
-def test_a_bounded_policy_allows_nothing_that_its_bound_does_not() -> None:
+def test_a_bounded_policy_never_exceeds_its_bound() -> None:
     wanted = RetryPolicy(attempts=9, backoff=0.5, retry_on=("a", "b"), no_retry_on=("c",))
     bound = RetryPolicy(attempts=2, backoff=4, retry_on=("b", "c"), no_retry_on=("d",))
 

@@ -190,7 +190,7 @@ def test_a_selection_has_live_agents_and_a_confidence() -> None:
         assert invalid(schema, {"agents": [wrong]}), wrong
 
 
-def test_a_ruling_is_on_a_contradiction_there_is_and_a_last_review_asks_for_no_more() -> None:
+def test_a_ruling_needs_a_contradiction_and_a_last_review_asks_for_no_change() -> None:
     ruling = ruling_schema(JudgeInput(request="help", conflicts=("due: Monday or Friday",)))
     last = review_schema(ReviewInput(request="x", task_id="t1", agent="a", intent="x", is_last_attempt=True))
 

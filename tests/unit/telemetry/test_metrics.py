@@ -200,7 +200,7 @@ class TestHistogramsThatAreKeptHere:
             ("OTEL_METRICS_EXEMPLAR_FILTER", "always_off"),
         ],
     )
-    def test_where_they_are_wanted_otherwise_they_are_the_sdks(
+    def test_with_other_options_the_histograms_are_the_sdks(
         self, monkeypatch: pytest.MonkeyPatch, variable: str, value: str
     ) -> None:
         assert has_default_histograms()

@@ -252,7 +252,7 @@ class TestSpan:
             ("first read", begun["first"]), ("second read", begun["second"]),
         }  # fmt: skip
 
-    def test_a_process_of_a_pool_goes_on_with_the_trace(self, exported: InMemorySpanExporter) -> None:
+    def test_a_process_of_a_pool_continues_with_the_trace(self, exported: InMemorySpanExporter) -> None:
         spawning = multiprocessing.get_context("spawn")
         with ProcessPoolExecutor(1, spawning) as pool, span("work") as opened:
             there = pool.submit(TracedCall(current_context)).result(30)
@@ -281,7 +281,7 @@ class TestSpan:
 
 @pytest.mark.usefixtures("no_tracing")
 class TestOff:
-    def test_the_context_that_came_in_goes_on(self) -> None:
+    def test_the_context_that_came_in_continues(self) -> None:
         with span("work", parent=REMOTE) as outer, span("deeper") as inner:
             inner.set_attributes(a=1)
             assert (outer.context, inner.context, current_context()) == (REMOTE, REMOTE, REMOTE)

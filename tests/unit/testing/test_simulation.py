@@ -63,7 +63,7 @@ def test_a_task_group_cancels_its_tasks_in_the_order_they_began() -> None:
     assert cancelled == list(range(20))
 
 
-def test_many_waiters_advance_though_timers_fire_early() -> None:
+def test_many_waiters_advance_although_timers_fire_early() -> None:
     async def main() -> float:
         clock = SimulatedClock()
         broker = MemoryBroker("sim", clock)

@@ -165,7 +165,7 @@ async def test_a_fault_of_a_model_reaches_the_outcome() -> None:
     assert "refused" in outcome.gaps[0].reason
 
 
-async def test_a_part_that_cannot_start_says_so() -> None:
+async def test_a_part_that_cannot_start_reports_it() -> None:
     with pytest.raises(ConfigurationError, match="seller"):
         await run_team(TEAM, [planner, synthesizer, *[seller(ScriptedModel())] * 2], "hello")
 
@@ -198,7 +198,7 @@ async def test_the_request_is_for_the_first_of_several_teams() -> None:
     assert (outcome.status, [task.agent for task in outcome.tasks]) == ("completed", ["shop"])
 
 
-async def test_the_settings_given_are_those_of_every_part() -> None:
+async def test_every_part_gets_the_given_settings() -> None:
     settings = Settings(namespace="other", max_body=4096, shutdown_grace=0.0)
 
     async with running_team(

@@ -98,7 +98,7 @@ async def test_a_request_is_submitted_once_however_often_it_is_sent() -> None:
         {"team": TEAM, "input": "x", "deadlin": 3}, {"team": TEAM, "input": "x", "budget": {"tokns": 3}},
     ],
 )  # fmt: skip
-async def test_a_request_that_does_not_fit_says_why(asked: object) -> None:
+async def test_a_request_that_does_not_fit_reports_the_reason(asked: object) -> None:
     bus = MemoryBus()
     async with watching(bus) as dashboard:
         answer = await request(dashboard.app, "POST", "/api/requests", asked)
@@ -128,7 +128,7 @@ async def test_a_misspelled_field_is_refused(path: str, body: object, said: str)
     assert said in answer.json["error"]
 
 
-async def test_a_body_without_end_is_not_read_to_its_end() -> None:
+async def test_an_endless_body_is_not_read_completely() -> None:
     async with watching(MemoryBus(max_body=2_000)) as dashboard:
         answer = await request(dashboard.app, "POST", "/api/requests", {"team": TEAM, "input": "x" * 3_000})
 

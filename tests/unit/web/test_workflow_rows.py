@@ -39,7 +39,7 @@ async def test_filters_are_applied_where_the_rows_are(query: str, found: list[st
     assert [row["id"] for row in rows] == found
 
 
-async def test_a_row_that_no_longer_fits_says_so() -> None:
+async def test_a_row_that_no_longer_fits_reports_it() -> None:
     bus = MemoryBus()
     await store(bus, started())
     async with watching(bus) as dashboard, event_stream(dashboard.app, "/api/live/workflows?status=running") as page:

@@ -41,7 +41,7 @@ def test_a_stored_message_has_its_arrival_and_its_stream() -> None:
     )
 
 
-def test_a_refused_one_says_why() -> None:
+def test_a_refused_one_reports_the_reason() -> None:
     hop = parse_hop(account({**STORED, "error": "last sequence by subject mismatch: 0 vs 1"}))
 
     assert hop is not None

@@ -290,7 +290,7 @@ def test_options_override_the_suite_and_results_go_to_their_file(
     assert err == f"pointsman: wrote the results to {junit} as JUnit XML; cases: 1\n"
 
 
-def test_results_there_are_stay_until_there_are_new_ones(
+def test_existing_results_stay_until_new_results_exist(
     stand: Stand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def away(suite: Suite, client: str, *, parallel: int) -> EvaluationReport:

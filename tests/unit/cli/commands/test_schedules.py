@@ -69,7 +69,7 @@ async def test_schedule_is_created_listed_shown_and_changed(
     assert deleted == "The schedule report is deleted.\n"
 
 
-async def test_without_schedules_the_list_says_so(
+async def test_without_schedules_the_list_reports_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with scheduled(monkeypatch):

@@ -64,7 +64,7 @@ async def test_threads_are_listed_shown_and_deleted(
     assert (left["turns"], left["deleted_by"]) == ([], client.user)
 
 
-async def test_without_threads_the_list_says_so(
+async def test_without_threads_the_list_reports_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with talked(monkeypatch):
@@ -90,7 +90,7 @@ async def test_chat_takes_turns_until_the_input_ends_and_continues_by_id(
     assert "> two" in second.err
 
 
-async def test_ctrl_c_cancels_the_turn_and_the_chat_goes_on(
+async def test_ctrl_c_cancels_the_turn_and_the_chat_continues(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     started = asyncio.Event()

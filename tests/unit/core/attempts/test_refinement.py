@@ -92,7 +92,7 @@ def test_a_team_without_a_refiner_uses_none_even_if_one_is_live() -> None:
     assert story.statuses() == {"t1": "backing_off"}
 
 
-def test_a_result_that_comes_while_the_words_are_found_counts_for_nothing() -> None:
+def test_a_result_during_a_refinement_has_no_effect() -> None:
     story = failed_twice()
 
     story.decide_and_apply(story.result("t1", {"late": True}, event_id="late"))

@@ -20,7 +20,7 @@ def pauses(story: WorkflowDriver) -> list[float]:
     return [(entry.not_before - entry.at).total_seconds() for entry in story.entries_of(RetryScheduled)]
 
 
-def test_a_transient_failure_backs_off_doubling_from_a_second_within_a_fifth() -> None:
+def test_transient_failures_back_off_from_a_second_with_doubling_and_jitter() -> None:
     story = WorkflowDriver(retry=RetryPolicy(attempts=4)).planned(task("a"))
 
     for _ in range(3):
@@ -41,7 +41,7 @@ def test_jitter_spreads_retries_and_is_reproducible() -> None:
     assert max(pauses(first)) - min(pauses(first)) > 0.2
 
 
-def test_the_backoff_is_never_longer_than_five_minutes_and_a_fifth() -> None:
+def test_the_backoff_has_a_limit_of_five_minutes_plus_jitter() -> None:
     story = WorkflowDriver(
         limits=Limits(deadline=100_000, task_timeout=10), retry=RetryPolicy(attempts=20, backoff=100)
     ).planned(task("a"))
@@ -274,7 +274,7 @@ def test_an_agent_is_not_its_own_fallback() -> None:
     assert story.statuses() == {"a": "failed"}
 
 
-def test_mutual_fallbacks_do_not_pass_a_task_to_and_fro() -> None:
+def test_mutual_fallbacks_do_not_repeat_a_task() -> None:
     story = WorkflowDriver(cards=(card("worker", fallback="other"), card("other", fallback="worker"))).planned(
         task("a")
     )

@@ -64,7 +64,7 @@ def test_judge_gets_the_output_the_intent_and_the_earlier_results() -> None:
     ]
 
 
-def test_nothing_goes_on_before_the_judge_has_let_it_pass() -> None:
+def test_nothing_continues_before_the_judge_has_let_it_pass() -> None:
     story = written()
 
     assert story.statuses() == {"find": "succeeded", "write": "in_review", "send": "waiting"}

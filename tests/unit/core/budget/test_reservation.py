@@ -35,20 +35,20 @@ def test_parallel_tasks_share_equally_and_one_call_is_reserved_for_the_answer() 
     assert reserved(story.state)["calls"] == 6
 
 
-def test_a_planner_leaves_half_of_it_to_the_work() -> None:
+def test_a_planner_leaves_half_of_the_budget_to_the_work() -> None:
     story = WorkflowDriver(limits=Limits(calls=9)).start()
 
     assert story.handoff("plan-1").budget == Budget(calls=4)
 
 
-def test_a_classifier_leaves_half_of_it_to_the_work() -> None:
+def test_a_classifier_leaves_half_of_the_budget_to_the_work() -> None:
     story = WorkflowDriver(limits=Limits(calls=9), strategy=Router()).start()
     (asked,) = story.entries_of(TaskDispatched)
 
     assert story.handoff(asked.task_id).budget == Budget(calls=4)
 
 
-def test_a_single_call_is_as_much_as_an_attempt_needs_at_least() -> None:
+def test_one_call_is_the_minimum_budget_of_an_attempt() -> None:
     wide = WorkflowDriver(limits=Limits(calls=41), strategy=BARE).start()
     wide.complete_task("plan-1", plan(*(task(f"t{number}") for number in range(40))), usage=calls(1))
 
@@ -103,7 +103,7 @@ def test_exhausted_budget_is_named_in_a_partial_outcome() -> None:
     assert [gap.reason for gap in story.outcome.gaps] == ["the limit of 3 calls is used up: 3 used"]
 
 
-def test_a_workflow_that_cannot_even_plan_says_so() -> None:
+def test_a_workflow_that_cannot_even_plan_reports_it() -> None:
     story = WorkflowDriver(limits=Limits(calls=1)).start()
 
     assert story.outcome.status == "failed"
@@ -129,7 +129,7 @@ def test_a_twentieth_of_a_small_limit_is_reserved_for_the_answer() -> None:
     assert given.cost == pytest.approx((0.1 - 0.005) / 2)
 
 
-def test_an_attempt_has_as_much_as_it_needs_at_least_or_waits() -> None:
+def test_an_attempt_gets_its_minimum_budget_or_waits() -> None:
     story = WorkflowDriver(limits=Limits(tokens=1_000), strategy=BARE).planned(
         *(task(f"t{number}") for number in range(20))
     )
@@ -141,7 +141,7 @@ def test_an_attempt_has_as_much_as_it_needs_at_least_or_waits() -> None:
     assert set(given) == {50}
 
 
-def test_the_answer_may_have_less_than_an_attempt_needs_at_least() -> None:
+def test_the_answer_may_have_less_than_the_minimum_budget() -> None:
     story = WorkflowDriver(limits=Limits(tokens=1_000)).planned(task("a"))
 
     story.complete_task("a", usage=Usage(calls=1, input_tokens=860))
@@ -226,7 +226,7 @@ def test_an_approved_task_waits_for_budget_too() -> None:
     assert story.statuses() == {"a": "succeeded", "pay": "running"}
 
 
-def test_small_shares_are_not_dealt_out_fewer_run_at_a_time() -> None:
+def test_with_small_shares_fewer_attempts_run_at_a_time() -> None:
     story = WorkflowDriver(limits=Limits(tokens=5_000), strategy=Pipeline(stages=(Stage(agent="worker"),)))
     wide = WorkflowDriver(limits=Limits(tokens=5_000), strategy=BARE).start()
     wide.complete_task("plan-1", plan(*(task(f"t{number}") for number in range(40))), usage=calls(1))
@@ -244,7 +244,7 @@ def test_plentiful_limit_is_shared_among_all_despite_a_scarce_one() -> None:
     assert [each.budget for each in story.state.plan_tasks() if each.active] == [Budget(calls=1, tokens=9_989)] * 5
 
 
-def test_a_refiner_leaves_half_of_it_to_the_work() -> None:
+def test_a_refiner_leaves_half_of_the_budget_to_the_work() -> None:
     agents = (card("worker"), card("refiner", role=Role.REFINE))
     story = WorkflowDriver(limits=Limits(calls=10), strategy=BARE, cards=agents).planned(task("t1"))
 
@@ -290,7 +290,7 @@ def test_children_share_the_budget_of_their_parent() -> None:
     assert [story.handoff(name).budget for name in "ab"] == [Budget(calls=10, tasks=499, replans=0)] * 2
 
 
-def test_planner_is_told_the_remaining_budget() -> None:
+def test_planner_gets_the_remaining_budget() -> None:
     story = WorkflowDriver(limits=Limits(calls=10, deadline=60, replans=2), strategy=BARE).start(deadline=30)
     first: Any = story.handoff("plan-1").input
     story.wait(5).complete_task("plan-1", plan(task("a"), task("b", needs=["a"])))
@@ -303,7 +303,7 @@ def test_planner_is_told_the_remaining_budget() -> None:
     assert PlannerInput.model_validate(again).remaining_limits == RemainingLimits(seconds=20, replans=1, calls=8)
 
 
-def test_planner_is_told_the_remaining_time_if_only_time_is_bounded() -> None:
+def test_planner_gets_the_remaining_time_if_only_time_is_bounded() -> None:
     given: Any = WorkflowDriver().start().handoff("plan-1").input
 
     assert given["remaining_limits"] == {"seconds": 600, "replans": 0}

@@ -145,7 +145,7 @@ def test_held_task_outlasts_a_team_without_quota() -> None:
     assert story.statuses() == {"a": "abandoned", "b": "succeeded"}
 
 
-def test_when_no_task_can_come_back_the_outcome_names_the_limit() -> None:
+def test_if_no_task_can_return_the_outcome_names_the_limit() -> None:
     story = desks(Limits(tasks=3)).planned(task("a", "desk"), task("b", "desk"))
 
     story.complete_task("a", "found", plan_usage={"tasks": 1})

@@ -134,7 +134,7 @@ def test_probe_is_recorded_with_its_expiry() -> None:
     assert (probe.name, probe.until) == (probe_id(WORKFLOW, "t1", 1), at(8 + 30 + 1))
 
 
-def test_while_another_workflows_probe_is_on_its_way_a_task_is_held() -> None:
+def test_a_task_is_held_during_another_workflows_probe() -> None:
     story = WorkflowDriver(circuits={"worker": open_until(60, probe="wf_2/t9/1")})
     story.planned(task("t1"))
 

@@ -115,7 +115,7 @@ def test_the_same_request_again_changes_nothing() -> None:
     assert story.decide_and_apply(RequestReceived(admission(PlanAndExecute(), Limits()), Request(input="do it"))) == ()
 
 
-def test_a_request_that_cannot_be_read_gets_an_outcome_that_says_why() -> None:
+def test_a_request_that_cannot_be_read_gets_an_outcome_that_reports_the_reason() -> None:
     story = WorkflowDriver()
 
     story.decide_and_apply(
@@ -127,7 +127,7 @@ def test_a_request_that_cannot_be_read_gets_an_outcome_that_says_why() -> None:
     assert "Correct the request" in str(story.outcome.answer)
 
 
-def test_a_planner_that_cannot_ends_the_workflow_with_its_own_words() -> None:
+def test_a_planner_that_finds_no_plan_ends_the_workflow_with_its_reason() -> None:
     story = WorkflowDriver().start()
 
     story.complete_task("plan-1", {"tasks": [], "cannot": "nobody here cooks"})
@@ -405,7 +405,7 @@ def test_replans_are_bounded() -> None:
     assert "plan-3" not in story.state.tasks
 
 
-def test_a_plan_sent_back_is_not_a_replan() -> None:
+def test_a_returned_plan_is_not_a_replan() -> None:
     story = WorkflowDriver(limits=Limits(replans=1)).start()
     story.complete_task("plan-1", "no idea")
     story.complete_task("plan-2", plan(task("a")))

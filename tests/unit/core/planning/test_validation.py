@@ -94,11 +94,11 @@ def test_new_task_may_need_a_started_task_but_not_a_failed_one() -> None:
     assert "'a', which is not a task of the plan" in problems_of(task("b", needs=["a"]), a=False)[0]
 
 
-def test_a_plan_without_tasks_may_say_why() -> None:
+def test_a_plan_without_tasks_may_report_the_reason() -> None:
     assert check_plan(Plan(cannot="nobody here cooks"), AGENTS, Limits()) == ()
 
 
-def test_with_no_agent_alive_the_problem_says_so() -> None:
+def test_with_no_agent_alive_the_problem_reports_it() -> None:
     read = read_plan(plan(task("a")))
 
     assert isinstance(read, Plan)

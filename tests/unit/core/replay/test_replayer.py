@@ -36,7 +36,7 @@ def test_recorded_decisions_replay_identically(seed: int) -> None:
     assert found == []
 
 
-def test_a_decision_the_code_would_make_otherwise_is_found_at_its_place() -> None:
+def test_a_changed_decision_is_reported_with_its_commit() -> None:
     story = WorkflowDriver().planned(task("a"), task("b", needs=["a"]))
     story.fail_task("a", failure(retryable=True))
     story.wait(5).complete_task("a")

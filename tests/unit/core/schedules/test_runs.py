@@ -219,7 +219,7 @@ def test_clock_that_steps_back_by_a_second_decides_nothing_again() -> None:
     assert len(desk.schedule.runs) == 1
 
 
-def test_pause_drops_its_times_and_resume_goes_on() -> None:
+def test_pause_drops_its_times_and_resume_continues() -> None:
     desk = Desk(missed="once")
     desk.command("pause", START)
     desk.check(NINE + HOUR)

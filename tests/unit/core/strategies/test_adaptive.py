@@ -155,7 +155,7 @@ def test_plans_are_counted_and_the_outcome_names_the_limit() -> None:
     assert story.outcome.answer == {"t1": "one", "t2": "two"}
 
 
-def test_planner_is_told_its_remaining_plans_without_counting_repairs() -> None:
+def test_planner_gets_its_remaining_plans_without_counting_repairs() -> None:
     story, left = WorkflowDriver(strategy=Adaptive(max_plans=3), cards=CREW).start(), []
 
     left.append(story.handoff_input("plan-1")["remaining_plans"])

@@ -60,7 +60,7 @@ def test_two_reactions_with_long_similar_names_have_a_task_each() -> None:
     assert [task.agent for task in story.state.plan_tasks()] == list(names)
 
 
-def test_a_reaction_that_is_held_is_not_lost_to_the_next_event() -> None:
+def test_a_held_reaction_is_not_lost_at_the_next_event() -> None:
     story = WorkflowDriver(
         strategy=Choreography(start_event="a"),
         cards=(card("well", reacts_to=("a", "b")), card("ill", reacts_to=("a",))),

@@ -105,7 +105,7 @@ def test_the_share_is_the_teams_to_choose(minimum: float, status: str) -> None:
     assert story.outcome.status == status
 
 
-def test_a_share_is_that_many_members_and_no_more() -> None:
+def test_the_needed_number_of_members_is_exact() -> None:
     members = [f"m{number}" for number in range(25)]
     story = WorkflowDriver(strategy=FanOut(min_success_ratio=0.56, synthesizer=None), cards=cards(*members)).start()
 

@@ -45,7 +45,7 @@ def replayed(story: WorkflowDriver) -> bool:
 # The run
 
 
-def test_tasks_start_at_once_though_no_agent_is_live() -> None:
+def test_tasks_start_at_once_although_no_agent_is_live() -> None:
     story = begun(cards=())
 
     assert story.statuses() == {"invoices": "running", "payments": "running", "match": "waiting", "report": "waiting"}
@@ -100,7 +100,7 @@ def test_a_failure_skips_its_dependents_and_the_rest_is_the_answer() -> None:
     assert replayed(story)
 
 
-def test_the_deadline_leaves_the_results_that_there_are() -> None:
+def test_at_the_deadline_the_existing_results_are_the_answer() -> None:
     story = begun(limits=Limits(deadline=30, task_timeout=100))
     story.complete_task("payments", [2])
 

@@ -212,7 +212,7 @@ def test_several_wait_at_once_and_each_is_answered_by_its_id() -> None:
 
 
 @pytest.mark.parametrize("action", ["approve", "reject"])
-def test_a_second_answer_changes_nothing_and_says_so(action: str) -> None:
+def test_a_second_answer_changes_nothing_and_reports_it(action: str) -> None:
     story = guarded()
     approve(story)
     before = story.state

@@ -165,7 +165,7 @@ def test_retry_that_waited_for_budget_keeps_its_chosen_healthy_agent(ill: str, w
     assert played.handoff("t1").to_agent == who
 
 
-def test_answered_approval_continues_with_its_agent_though_another_is_idle() -> None:
+def test_answered_approval_continues_with_its_agent_although_another_is_idle() -> None:
     played = story().planned(*asked("t1"))
     played.fail_task("t1", questions=[{"tool": "pay", "arguments": {"amount": 9}}])
     played.loads = {"quick": Load(queued=99)}

@@ -125,7 +125,7 @@ def test_request_that_is_delivered_again_changes_nothing() -> None:
     assert end_turn(end(thread, "a"), "wf_a", "completed", "answer a", T0) == ()
 
 
-def test_lost_turn_blocks_nothing_and_joins_again_at_the_end() -> None:
+def test_a_lost_turn_blocks_nothing_and_is_added_again_at_the_end() -> None:
     thread, _ = ask(None, "a")
     thread, _ = ask(thread, "b")
     assert thread is not None

@@ -107,7 +107,9 @@ async def test_a_body_is_shown_as_json_or_else_as_text(
     assert (await letters.get("d1")).decoded == decoded
 
 
-async def test_a_discarded_letter_is_gone_and_discarding_it_again_says_so(bus: MemoryBus, letters: DeadLetters) -> None:
+async def test_a_discarded_letter_is_gone_and_discarding_it_again_reports_it(
+    bus: MemoryBus, letters: DeadLetters
+) -> None:
     await bury(bus)
     letter = await letters.get("d1")
 

@@ -109,7 +109,7 @@ async def test_second_answer_reports_the_first() -> None:
             await client.operations.approve(f"{workflow.id}-q9")
 
 
-async def test_a_workflow_that_was_cancelled_asks_nothing_and_says_so() -> None:
+async def test_a_workflow_that_was_cancelled_asks_nothing_and_reports_it() -> None:
     async with factory.team(TEAM, [planner_of(PAY), payer([])]) as client:
         workflow = await client.submit("bank", "pay")
         (question,) = await asked(client)

@@ -26,7 +26,7 @@ class Counting(MemoryBus):
             yield stored
 
 
-async def test_only_the_requests_of_teams_with_some_to_settle_are_read() -> None:
+async def test_only_requests_of_teams_with_unsettled_requests_are_read() -> None:
     bus = Counting()
     for team in ("shop", "busy", "idle"):
         await bus.publish(SUBJECTS.request(team, "anonymous"), b'{"input": "hello"}', {})

@@ -80,7 +80,7 @@ async def test_stop_during_an_outage_ends_a_starting_process(
 
 
 @pytest.mark.parametrize("process", [_supervisor, _worker])
-async def test_a_broker_that_is_there_and_does_not_answer_ends_the_start(
+async def test_a_reachable_broker_that_does_not_answer_ends_the_start(
     process: Callable[[MemoryBus], SupervisorEngine | Worker],
 ) -> None:
     with pytest.raises(BusUnavailableError, match="lost before it was answered"):

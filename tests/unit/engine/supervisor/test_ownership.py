@@ -71,7 +71,7 @@ async def test_leader_spreads_workflows_between_two_cpu_thresholds(
     assert spread == [False, True, True, True, False, False]
 
 
-async def test_a_supervisor_alone_spreads_nothing_however_busy_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_single_supervisor_spreads_nothing_under_any_load(monkeypatch: pytest.MonkeyPatch) -> None:
     cpu, clock = [0.0], VirtualClock()
     monkeypatch.setattr(ownership, "process_time", lambda: cpu[0])
     _, (alone,) = await supervisors(1, clock)

@@ -121,7 +121,7 @@ async def test_request_with_the_id_of_an_ended_workflow_costs_no_commit(
     assert len(tried) == before
 
 
-async def test_a_refused_request_is_corrected_under_a_new_id_and_says_so() -> None:
+async def test_a_refused_request_is_corrected_under_a_new_id_and_reports_it() -> None:
     async with factory.team(TEAM, AGENTS, settled=True) as client:
         refused = await outcome_of(client, ONE, event(type="my.req"))
         await ask(client, ONE, event())

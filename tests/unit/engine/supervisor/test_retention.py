@@ -363,7 +363,7 @@ async def test_many_messages_are_removed_in_batches(monkeypatch: pytest.MonkeyPa
     assert upto == [2, 4, 5]
 
 
-async def test_a_broker_that_lets_nothing_be_removed_is_asked_again(
+async def test_a_refused_removal_is_tried_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock = VirtualClock()

@@ -294,7 +294,7 @@ async def test_older_turns_become_a_summary() -> None:
     assert (state.summary, state.summarized, len(state.earlier)) == ("1+2", 2, 2)
 
 
-async def test_thread_goes_on_without_a_summary_where_the_summarizer_fails_or_is_absent() -> None:
+async def test_thread_continues_without_a_summary_where_the_summarizer_fails_or_is_absent() -> None:
     @agent(name="summarizer", description="Fails", role=Role.SUMMARIZE)
     async def fail(given: SummarizerInput) -> ThreadSummary:
         raise ValueError("no")
@@ -308,7 +308,7 @@ async def test_thread_goes_on_without_a_summary_where_the_summarizer_fails_or_is
         assert answers == ["1", "1/2", "1/2/3", "2/3/4"]
 
 
-async def test_thread_goes_on_after_a_restart_of_everything() -> None:
+async def test_thread_continues_after_a_restart_of_everything() -> None:
     broker = MemoryBroker()
     async with factory.team(solo(), [recall], broker=broker) as client:
         await client.thread("crew", "talk").ask("one", timeout=10)

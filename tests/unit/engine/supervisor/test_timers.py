@@ -230,7 +230,7 @@ async def set_at_the_broker(off: float) -> None:
     assert 3 <= outcome.elapsed < 60, off
 
 
-async def test_a_brokers_clock_that_is_set_fires_and_holds_up_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_change_of_the_brokers_clock_neither_fires_nor_delays_a_timer(monkeypatch: pytest.MonkeyPatch) -> None:
     answer = HandoffProcessor.process
 
     async def unheard(self: HandoffProcessor, job: InFlightHandoff) -> None:
@@ -251,7 +251,7 @@ def sender(bus: MemoryBus) -> OutboxPublisher:
     return OutboxPublisher(bus, SUBJECTS, SystemClock(), "team")
 
 
-async def test_an_outcome_is_sent_once_though_the_brokers_clock_was_set_back() -> None:
+async def test_an_outcome_is_sent_once_although_the_brokers_clock_was_set_back() -> None:
     bus = MemoryBroker(clock=SetClock(SystemClock(), -3600)).connect()
     story = WorkflowDriver(now=datetime.now(UTC)).planned(task("a"))
     ended = story.control("cancel")
@@ -281,7 +281,7 @@ async def test_discarded_letter_does_not_return_when_its_workflow_resumes() -> N
     assert await letters.discard(letter) is False
 
 
-async def test_nothing_of_a_cancelled_workflow_is_left_to_start() -> None:
+async def test_a_cancelled_workflow_leaves_no_task_to_start() -> None:
     bus = MemoryBus()
     story = WorkflowDriver(now=datetime.now(UTC)).planned(task("a"), task("b"))
     story.fail_task("a", failure(retryable=True))

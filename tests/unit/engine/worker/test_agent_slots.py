@@ -25,7 +25,7 @@ from pointsman_schemas.events import Cancellation
 from pointsman_schemas.strict_json import dump
 
 
-def test_a_worker_without_agents_says_so() -> None:
+def test_a_worker_without_agents_reports_it() -> None:
     with pytest.raises(ConfigurationError, match="a worker needs an agent"):
         Worker(MemoryBus(), [], FAST)
 
@@ -58,11 +58,11 @@ async def crowd(workers: int, at_once: int, **bounds: Any) -> tuple[int, int, in
     return most, depth.in_flight, depth.pending
 
 
-async def test_never_more_runs_than_there_are_slots() -> None:
+async def test_runs_never_exceed_the_slots() -> None:
     assert await crowd(1, 3, concurrency=3) == (3, 3, 7)
 
 
-async def test_never_more_runs_in_all_replicas_together_than_may_be_in_flight() -> None:
+async def test_the_runs_of_all_replicas_never_exceed_the_limit_in_flight() -> None:
     assert await crowd(2, 4, concurrency=3, max_in_flight=4) == (4, 4, 6)
 
 

@@ -48,7 +48,7 @@ BREAKS: dict[str, Callable[[], Any]] = {
 
 @pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
 @pytest.mark.parametrize("how", BREAKS)
-def test_a_loop_that_authors_code_has_broken_goes_on(new_loop: Any, how: str) -> None:
+def test_a_loop_that_authors_code_has_broken_continues(new_loop: Any, how: str) -> None:
     @agent(name="breaking", description="d")
     async def breaking(text: str) -> str:
         if text == "break":
@@ -104,7 +104,7 @@ class Strange(BaseException):
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(2), Strange("odd")], ids=repr)
-async def test_no_exception_of_a_handlers_ends_its_worker(error: BaseException) -> None:
+async def test_no_exception_of_a_handler_ends_its_worker(error: BaseException) -> None:
     desk = SupervisorDouble(MemoryBus())
 
     @agent(name="raising", description="d")

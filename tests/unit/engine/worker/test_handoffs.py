@@ -170,7 +170,7 @@ async def test_expired_handoff_says_whether_workers_took_it() -> None:
     assert "the attempt was not started again" in result.error.message
 
 
-async def test_bad_handoffs_are_dead_lettered_and_good_ones_go_on() -> None:
+async def test_bad_handoffs_are_dead_lettered_and_good_ones_continue() -> None:
     desk = SupervisorDouble(MemoryBus())
     good = desk.handoff("echo", "x")
     inbox = good.return_to

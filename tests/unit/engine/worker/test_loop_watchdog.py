@@ -118,7 +118,7 @@ async def test_blocking_code_is_named_with_its_agent_task_and_stack(
 
 
 @pytest.mark.parametrize("each", [plain, patient], ids=["a thread", "an await"])
-async def test_what_does_not_block_the_loop_is_not_named(each: Agent) -> None:
+async def test_code_that_does_not_block_the_loop_is_not_reported(each: Agent) -> None:
     (result,), lines = await work(each)
 
     assert (result.output, lines) == ("done", [])

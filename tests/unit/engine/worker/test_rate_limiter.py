@@ -90,7 +90,7 @@ async def test_limits_of_a_model_override_those_of_its_provider() -> None:
             await kept.acquire(model, 1, 0)
 
 
-async def test_patience_is_for_all_of_the_waiting() -> None:
+async def test_the_limit_of_patience_covers_the_whole_wait() -> None:
     clock = VirtualClock()
     kept = meters(MemoryBus(broker=MemoryBroker()), clock, concurrency=1)
     await kept.acquire(ScriptedModel(), 1, 10)
@@ -135,7 +135,7 @@ def test_account_identifies_a_key_at_a_server_and_hides_it(model: Callable[..., 
     assert not any("key" in each for each in accounts)
 
 
-async def test_a_call_under_way_holds_its_place_until_it_is_given_back() -> None:
+async def test_a_running_call_occupies_its_place_until_its_release() -> None:
     broker, clock = MemoryBroker(), VirtualClock()
     one, other = (meters(MemoryBus(broker=broker), clock, concurrency=1) for _ in range(2))
     model = ScriptedModel()

@@ -155,7 +155,7 @@ async def test_full_worker_withdraws_its_requests_and_keeps_what_is_on_its_way()
     assert big.withdrawn == 0  # a pull whose delivery has arrived is not withdrawn
 
 
-async def test_puller_goes_on_after_the_broker_was_unavailable() -> None:
+async def test_puller_continues_after_the_broker_was_unavailable() -> None:
     slots, (big, small) = group(2)
     served: list[Any] = []
     puller = FairPuller(slots)

@@ -19,7 +19,7 @@ from pointsman.llm.offline.keyword_matching import MatchEntry, Matcher, clauses,
         ("", ()),
     ],
 )
-def test_a_request_is_cut_where_people_join_their_wishes(text: str, parts: tuple[str, ...]) -> None:
+def test_a_request_is_split_where_people_join_requests(text: str, parts: tuple[str, ...]) -> None:
     assert clauses(text) == parts
 
 

@@ -53,7 +53,7 @@ async def test_an_unclear_request_gets_a_question_instead_of_a_guess() -> None:
     assert "Cooks meals" in selection.question
 
 
-async def test_a_request_between_two_agents_is_less_sure_of_each() -> None:
+async def test_a_request_that_fits_two_agents_has_less_confidence_in_each() -> None:
     twins = (KITCHEN, AvailableAgent(name="canteen", description="Cooks soup"))
     reply = await ask_model(ClassifierInput(request="Cook soup", agents=twins), Selection, "selection")
 

@@ -54,7 +54,7 @@ async def test_similar_agents_are_selected_by_their_skill() -> None:
     assert [task.skill for task in of_three.tasks] == [""], "a skill that also matches another agent must not be used"
 
 
-async def test_no_agents_at_all_is_said_as_such() -> None:
+async def test_a_plan_without_any_agent_reports_it() -> None:
     made = await plan("Cook soup", agents=())
 
     assert "no agent is running" in made.cannot

@@ -219,7 +219,7 @@ def test_only_one_export_passes_during_a_probe(place: Place) -> None:
     assert away == [True, False, True]
 
 
-def test_a_batch_that_was_never_sent_says_nothing_of_the_collector(place: Place) -> None:
+def test_an_unsent_batch_does_not_change_the_state_of_the_collector(place: Place) -> None:
     def never(batch: object) -> SpanExportResult:
         raise ValueError("it cannot be encoded")
 

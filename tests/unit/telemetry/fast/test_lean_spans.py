@@ -207,7 +207,7 @@ async def test_processor_added_after_shutdown_does_not_restart_tracing() -> None
     assert not traces.tracing_enabled()
 
 
-async def test_a_span_that_cannot_be_encoded_costs_itself_and_says_so() -> None:
+async def test_a_span_that_cannot_be_encoded_costs_itself_and_reports_it() -> None:
     collector = Collector()
     pipeline = exporting_to(collector)
 

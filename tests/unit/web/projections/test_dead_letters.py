@@ -65,7 +65,7 @@ async def test_newest_letters_are_first_and_the_rest_are_on_further_pages() -> N
 @pytest.mark.parametrize(
     ("text", "found"), [("BOLTS", ["d2"]), ("billing", ["d3"]), ("d1", ["d1"]), (WORKFLOW, ["d3", "d2", "d1"])]
 )
-async def test_a_search_looks_at_all_of_them(text: str, found: list[str]) -> None:
+async def test_a_search_covers_all_dead_letters(text: str, found: list[str]) -> None:
     bus = MemoryBus()
     await bury(bus, "d1")
     await bury(bus, "d2", message="out of bolts")
