@@ -72,7 +72,7 @@ async def main() -> None:
         parts = statistics.quantiles(times, n=100)
         print(f"{name}: p5 {parts[4]:.2f} ms, p50 {parts[49]:.2f} ms, p99 {parts[98]:.2f} ms")
     paired = statistics.median(one - other for one, other in zip(over_http, nats, strict=True))
-    print(f"CPU of the gateway: {used / ROUNDS:.2f} ms for a W1 over HTTP and one over NATS, which it also reads")
+    print(f"CPU of the gateway: {used / ROUNDS:.2f} ms for a W1 over HTTP and a W1 over NATS (the gateway reads both)")
     ratio = statistics.median(one / other for one, other in zip(over_http, nats, strict=True))
     print(f"HTTP - NATS: {paired:.2f} ms, HTTP / NATS: {ratio:.3f} (medians of {ROUNDS} pairs)")
 

@@ -1,8 +1,8 @@
 """Compute ids. Every id is one token of a subject, and this module draws no random numbers.
 
-The workflow id is computed from the request, and a task's span id is computed from the ids of the workflow and the
-task. So any process with the log can compute these ids. The ids of the trace and of the workflow's own span are random,
-and the log stores them when a workflow starts.
+The workflow id is computed from the subject, the id and the source of the request. A task's span id is computed from
+the ids of the workflow and the task. So any process with the log can compute these ids. The ids of the trace and of the
+workflow's own span are random, and the log stores them when a workflow starts.
 """
 
 from __future__ import annotations
@@ -80,9 +80,8 @@ def token(value: str, what: str) -> str:
         The unchanged value.
 
     Raises:
-        InvalidTokenError: The value is empty, longer than 64 characters, or has characters other than letters, digits,
-            `_`
-            and `-`.
+        InvalidTokenError: The value is empty, is longer than 64 characters, or has a character that is not a letter, a
+            digit, `_` or `-`.
     """
     if _TOKEN.fullmatch(value):
         return value
@@ -136,7 +135,7 @@ def as_token(text: str) -> str:
         text: Any text.
 
     Returns:
-        The first 64 characters, with `-` in place of other characters than letters, digits, `_` and `-`.
+        The first 64 characters. Each character that is not a letter, a digit, `_` or `-` is replaced by `-`.
     """
     return re.sub(r"[^A-Za-z0-9_-]+", "-", text).strip("-")[:64] or "unnamed"
 
@@ -168,11 +167,11 @@ def stable_digest(data: bytes) -> str:
 
 
 def workflow_id_for(subject: str, request_id: str, source: str = "") -> WorkflowId:
-    """Compute the id of the workflow that a request starts. Equal requests have equal ids.
+    """Compute the id of the workflow that a request starts. A request that is sent again results in the same id.
 
     Args:
         subject: The subject of the request, with the namespace, the team and the caller. So different tenants, teams or
-            callers never share an id, and never share the idempotency keys computed from the id.
+            callers never share an id, and never share the idempotency keys that are computed from the id.
         request_id: The id of the request, unique within its source.
         source: The `ce-source` of the request; empty for a request without one.
 
@@ -196,7 +195,7 @@ def schedule_id_for(team: str, caller: str, name: str) -> Token:
     return "sc_" + derive_id("schedule", team, caller, name)
 
 
-@lru_cache(maxsize=10_000)  # three parts of a supervisor compute each token within 1 ms
+@lru_cache(maxsize=10_000)  # a cache, because a supervisor needs each token three times within 1 ms
 def attempt_token(secret: str, task: str, attempt: int) -> str:
     """Compute the last token of a result's subject. Only a process that received the handoff has the token.
 
@@ -321,7 +320,7 @@ def outcome_round(workflow: str, event_id: str) -> int:
 
 
 def dead_letter_id(workflow: str, *parts: object) -> str:
-    """Compute the id of an event's dead letter. The id is constant, so repeated writes store only one dead letter.
+    """Compute the id of an event's dead letter. Equal arguments have equal ids, so only one dead letter is stored.
 
     Args:
         workflow: The workflow of the event.

@@ -25,8 +25,8 @@ from pointsman_schemas.team import Team
 __all__ = ["PARENT_CONTROL", "child_cancellation", "child_request", "child_result"]
 
 PARENT_CONTROL = "parent"
-"""The id of the control with which a parent cancels its child. The id is constant, so a supervisor can look up the
-control.
+"""The id of the control with which a parent cancels its child. The id is the same for every child, so a supervisor can
+look up the control.
 """
 
 _CHILD_DEADLINE_SHARE = 0.9
