@@ -22,7 +22,8 @@ class StreamedTexts:
     """The texts of one workflow, for one reader."""
 
     def __init__(self) -> None:
-        self._texts: dict[str, _Text] = {}
+        # By task and agent: an agent can name the task of another agent in its pieces, under its own name alone.
+        self._texts: dict[tuple[str, str], _Text] = {}
 
     def add(self, delta: Delta) -> Delta | None:
         """Add a piece that has arrived.
@@ -36,14 +37,15 @@ class StreamedTexts:
         """
         if not delta.call:  # the agent of this text repeats no piece
             return delta
-        text = self._texts.pop(delta.task_id, _Text(delta.attempt, delta.call, 0))
+        key = delta.task_id, delta.agent
+        text = self._texts.pop(key, _Text(delta.attempt, delta.call, 0))
         if delta.attempt < text.attempt:  # a piece of a worker that has lost the task
-            self._texts[delta.task_id] = text
+            self._texts[key] = text
             return None
         if (delta.attempt, delta.call) != (text.attempt, text.call):
             text = _Text(delta.attempt, delta.call, 0)
         new = delta.text[text.length - delta.offset :] if delta.offset <= text.length else ""
-        self._texts[delta.task_id] = text._replace(length=text.length + len(new))
+        self._texts[key] = text._replace(length=text.length + len(new))
         if len(self._texts) > _MAX_TEXTS:
             del self._texts[next(iter(self._texts))]
         return delta.model_copy(update={"text": new, "offset": text.length}) if new else None

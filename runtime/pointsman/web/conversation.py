@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import aclosing, suppress
-from typing import Any
+from typing import Any, TypeAlias
 
 from pointsman.client.client import Client, WorkflowSummary
 from pointsman.core.threads.turns import LOST
@@ -33,6 +33,7 @@ from pointsman_schemas.threads import Thread, Turn
 
 __all__ = ["Conversation"]
 
+_TextKey: TypeAlias = tuple[str, str, int, str]  # workflow, task, attempt and agent
 _BATCH_INTERVAL_S = 0.1  # seconds in which changes are gathered before they are sent; text still appears smoothly
 _POLL_INTERVAL_S = 2.0  # seconds between two polls for requests that no supervisor has admitted
 _SHOWN_TURNS = 50  # newest turns on the page; the page of workflows has the other turns
@@ -75,9 +76,8 @@ class Conversation:
         self._following: dict[str, asyncio.Task[None]] = {}
         # the newest data by event and turn, so a slow reader misses nothing
         self._pending: dict[tuple[str, str], Any] = {}
-        self._texts: dict[tuple[str, str, int], list[str]] = {}
-        self._restarted: set[tuple[str, str, int]] = set()
-        self._agents: dict[tuple[str, str, int], str] = {}
+        self._texts: dict[_TextKey, list[str]] = {}
+        self._restarted: set[_TextKey] = set()
         self._asked: list[dict[str, Any]] = []
         self._arrived = asyncio.Event()
         self._failure: PointsmanError | None = None
@@ -222,23 +222,22 @@ class Conversation:
                     return  # a later round is on the page of the workflow
 
     async def _receive_text(self, delta: Delta) -> None:
-        key = delta.workflow_id, delta.task_id, delta.attempt
+        key = delta.workflow_id, delta.task_id, delta.attempt, delta.agent
         if delta.call and delta.offset == 0:  # a repeated model call begins a new text
             self._texts.pop(key, None)
             self._restarted.add(key)
         pieces = self._texts.setdefault(key, [])
         if sum(map(len, pieces)) < _MAX_TEXT_CHARS:
             pieces.append(delta.text)
-        self._agents[key] = delta.agent
         self._arrived.set()
 
-    def _piece(self, key: tuple[str, str, int], text: Sequence[str]) -> dict[str, object]:
-        workflow, task, attempt = key
+    def _piece(self, key: _TextKey, text: Sequence[str]) -> dict[str, object]:
+        workflow, task, attempt, agent = key
         return {
             "workflow": workflow,
             "task": task,
             "attempt": attempt,
-            "agent": self._agents.pop(key, ""),
+            "agent": agent,
             "text": "".join(text),
             "begins": key in self._restarted,
         }

@@ -47,6 +47,12 @@ def test_pieces_are_a_beginning_of_the_text_and_all_of_it_after_a_repetition(
         assert kind != "whole" or got == whole
 
 
+def test_text_of_another_agent_under_the_same_task_hides_no_text() -> None:
+    forged = delta("forged", attempt=9).model_copy(update={"agent": "b"})
+
+    assert read(delta("hello"), forged, delta(" Ada", 5)) == [(0, "hello"), (0, "forged"), (5, " Ada")]
+
+
 def test_another_call_begins_another_text() -> None:
     assert read(delta("one "), delta("two", 4), delta("o", call="c2"), delta("ne", 1, call="c2")) == [
         (0, "one "),

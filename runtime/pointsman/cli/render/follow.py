@@ -77,26 +77,26 @@ class EventPrinter:
         self._text_width = text_width
         self._start: datetime | None = None
         self._timeline = timeline.Timeline()
-        self._partial_text: dict[tuple[str, int], tuple[str, str]] = {}  # by task and attempt: agent and text
+        self._partial_text: dict[tuple[str, int, str], str] = {}  # by task, attempt and agent
 
     def text_lines(self, delta: Delta) -> Iterator[EventLine]:
         """Yield the lines of streamed text that a piece of text completes."""
-        attempt = delta.task_id, delta.attempt
+        attempt = delta.task_id, delta.attempt, delta.agent
         if delta.call and delta.offset == 0:  # a new text begins, because the model call is repeated
-            yield from self.rest_of_text(delta.task_id)
-        text = self._partial_text.pop(attempt, ("", ""))[1] + delta.text
+            yield from self.rest_of_text(delta.task_id, delta.agent)
+        text = self._partial_text.pop(attempt, "") + delta.text
         while (end := self._line_end(text)) > 0:
             yield _text_line(delta.agent, text[:end])
             text = text[end:]
         if text:
-            self._partial_text[attempt] = delta.agent, text
+            self._partial_text[attempt] = text
 
-    def rest_of_text(self, task_id: str | None = None) -> Iterator[EventLine]:
-        """Yield the streamed text without a line end, for one task or for all tasks."""
-        for attempt in [each for each in self._partial_text if task_id in (None, each[0])]:
-            agent, text = self._partial_text.pop(attempt)
+    def rest_of_text(self, task_id: str | None = None, agent: str | None = None) -> Iterator[EventLine]:
+        """Yield the streamed text that has no line end yet: of one task or all tasks, of one agent or all agents."""
+        for attempt in [each for each in self._partial_text if task_id in (None, each[0]) and agent in (None, each[2])]:
+            text = self._partial_text.pop(attempt)
             if text.strip():
-                yield _text_line(agent, text)
+                yield _text_line(attempt[2], text)
 
     def lines(self, event: WorkflowEvent) -> Iterator[EventLine]:
         """Yield the lines about an event. There is no line, one line, or one line for each task of a plan."""

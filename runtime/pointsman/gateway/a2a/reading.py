@@ -134,7 +134,7 @@ class TaskReader:
                             text = AnswerText()
                         events = fold.apply(item)
                     elif isinstance(item, Delta) and text is not None:
-                        if (piece := text.add(item)) is None:
+                        if not fold.writes_answer(item) or (piece := text.add(item)) is None:
                             continue
                         events = [fold.piece_of_answer(piece.text, append=piece.append)]
                     for event in events:

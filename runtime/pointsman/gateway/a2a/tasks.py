@@ -37,6 +37,8 @@ from pointsman.client.files import WorkflowFile
 from pointsman.gateway.a2a.parts import metadata_of, parts_of, struct_of
 from pointsman.gateway.openai.commentary import Commentary
 from pointsman.gateway.streams import LogEvent
+from pointsman_schemas.card import Role as TaskRole
+from pointsman_schemas.events import Delta
 from pointsman_schemas.files import File
 from pointsman_schemas.log import (
     Entry,
@@ -44,6 +46,8 @@ from pointsman_schemas.log import (
     QuestionAnswered,
     QuestionAsked,
     TaskAbandoned,
+    TaskAdded,
+    TaskDispatched,
     TaskSucceeded,
     WorkflowEnded,
     WorkflowResumed,
@@ -150,6 +154,7 @@ class TaskFold:
         self._commentary = Commentary()
         self._files: dict[WorkflowFile, None] = {}
         self._round = 1
+        self._writers: dict[str, tuple[int, str]] = {}  # by synthesis task: the newest attempt and its agent
         self._task_state = TaskState.TASK_STATE_SUBMITTED
 
     @property
@@ -195,12 +200,23 @@ class TaskFold:
             case WorkflowEnded():
                 events += self._end(entry, position)
             case _:
+                self._note_writer(entry)
                 if isinstance(entry, TaskSucceeded):
                     events += self._add_files(entry, position)
                 if line and not self.questions:
                     events.append(self._set(TaskState.TASK_STATE_WORKING, entry, position, line))
         self.task.metadata.MergeFrom(struct_of({"position": position, "team": self._team}))
         return events
+
+    def writes_answer(self, delta: Delta) -> bool:
+        """Return True if a piece of text is from the agent that the log names as the writer of the answer.
+
+        Each agent may broadcast text under its own name, with any role and any task.
+
+        Args:
+            delta: The piece.
+        """
+        return self._writers.get(delta.task_id) == (delta.attempt, delta.agent)
 
     def piece_of_answer(self, text: str, *, append: bool) -> TaskArtifactUpdateEvent:
         """Return the event for a piece of an unfinished answer. The task itself has no artifact for the piece.
@@ -217,6 +233,12 @@ class TaskFold:
         update = self._update(artifact, str(metadata_of(self.task, "position") or ""))
         update.append, update.last_chunk = append, False
         return update
+
+    def _note_writer(self, entry: Entry) -> None:
+        if isinstance(entry, TaskAdded) and entry.role is TaskRole.SYNTHESIZE:
+            self._writers[entry.task_id] = (0, entry.agent)
+        elif isinstance(entry, TaskDispatched) and entry.task_id in self._writers:
+            self._writers[entry.task_id] = (entry.attempt, entry.agent)
 
     @property
     def _answer_id(self) -> str:

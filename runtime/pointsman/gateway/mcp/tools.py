@@ -97,7 +97,7 @@ class Narrator:
 
     def __init__(self) -> None:
         self._commentary = Commentary()
-        self._texts: dict[str, str] = {}
+        self._texts: dict[tuple[str, str], str] = {}
         """By task, the newest characters of the text that is written."""
 
     def line(self, item: Entry | Progress | Delta) -> str:
@@ -115,16 +115,17 @@ class Narrator:
         if isinstance(item, Delta):
             return f"{item.agent}: {self._text(item)}"
         if isinstance(item, TaskSucceeded | AttemptFailed):
-            self._texts.pop(item.task_id, None)
+            self._texts = {key: text for key, text in self._texts.items() if key[0] != item.task_id}
         return self._commentary.line(item)
 
     def _text(self, piece: Delta) -> str:
         """Return the text so far, with a piece added. A repeated model call begins a new text."""
         begins = bool(piece.call) and piece.offset == 0
-        text = ("" if begins else self._texts.get(piece.task_id, "")) + piece.text
+        key = piece.task_id, piece.agent
+        text = ("" if begins else self._texts.get(key, "")) + piece.text
         if len(text) > _MAX_TEXT_CHARS:
             text = f"…{text[1 - _MAX_TEXT_CHARS :]}"
-        self._texts[piece.task_id] = text
+        self._texts[key] = text
         return text
 
 

@@ -83,7 +83,8 @@ export function chatPage(main, path) {
 function turnElement(id, say) {
   let [turn, view] = [null, null];
   let asked = [];
-  const texts = new Map(); // by task and attempt; the text of the newest attempt replaces the text of earlier attempts
+  // By task and agent: an agent can write under its own name alone. The text of the newest attempt replaces earlier text.
+  const texts = new Map();
   const state = h("span", { class: "status" });
   const when = h("a", { href: `/workflows/${id}`, class: "number muted" });
   const stopIt = h("button", { type: "button", class: "danger", "data-needs": "operate", text: "Cancel", "aria-label": "Cancel this turn", hidden: true, onclick: once(cancel) });
@@ -144,7 +145,7 @@ function turnElement(id, say) {
       if (!rows.has(task.task_id)) rows.set(task.task_id, stepElement());
       const row = rows.get(task.task_id);
       const told = task.status === "running" && view.notes && view.notes[task.task_id];
-      row.update(task, told || task.detail, over || task.task_id === answering() ? "" : textOf(task.task_id));
+      row.update(task, told || task.detail, over || task.task_id === answering().task_id ? "" : textOf(task));
       return row;
     }));
   }
@@ -154,10 +155,10 @@ function turnElement(id, say) {
     const tasks = (view && view.tasks) || [];
     const writers = tasks.filter((one) => one.role === "synthesize");
     const work = tasks.filter((one) => one.role === "work");
-    return (writers.at(-1) || (work.length === 1 ? work[0] : { task_id: "" })).task_id;
+    return writers.at(-1) || (work.length === 1 ? work[0] : { task_id: "", agent: "" });
   }
 
-  const textOf = (task) => (texts.get(task) || { text: "" }).text;
+  const textOf = (task) => (texts.get(`${task.task_id} ${task.agent}`) || { text: "" }).text;
 
   function showAnswer(over) {
     const outcome = view && view.outcome;
@@ -195,11 +196,12 @@ function turnElement(id, say) {
     draft: (next) => { if (!turn && !view) { turn = next; update(); } }, // the record of the turn may arrive first
     record: (next) => { turn = next; update(); },
     work: (next) => { view = next; update(); },
-    write: ({ task, attempt, text, begins }) => {
-      const before = texts.get(task);
+    write: ({ task, attempt, agent, text, begins }) => {
+      const key = `${task} ${agent}`;
+      const before = texts.get(key);
       if (before && before.attempt > attempt) return;
       const goesOn = before && before.attempt === attempt && !begins;
-      texts.set(task, { attempt, text: goesOn ? before.text + text : text });
+      texts.set(key, { attempt, text: goesOn ? before.text + text : text });
       update();
     },
     ask: (all) => {

@@ -16,7 +16,8 @@ from pointsman.gateway.a2a.messages import answer_in, input_in
 from pointsman.gateway.a2a.parts import metadata_of, parts_of
 from pointsman.gateway.a2a.tasks import TaskEvent, TaskFold
 from pointsman.gateway.streams import LogEvent, Position
-from pointsman_schemas.events import Gap
+from pointsman_schemas.card import Role
+from pointsman_schemas.events import Delta, Gap
 from pointsman_schemas.files import File
 from pointsman_schemas.log import Entry, QuestionAnswered, QuestionAsked, TaskAbandoned, WorkflowResumed
 
@@ -53,6 +54,22 @@ def test_a_log_is_the_same_task_however_often_it_is_read() -> None:
     assert [str(metadata_of(each, "position")) for each in events] == sorted(
         (str(metadata_of(each, "position")) for each in events), key=lambda text: float(text)
     )
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [{"agent": "fitter"}, {"task_id": "t1", "agent": "fitter"}, {"attempt": 9}, {"task_id": "other"}],
+    ids=["another agent", "its own task", "another attempt", "an unknown task"],
+)
+def test_only_the_agent_of_the_synthesis_in_the_log_writes_the_answer(forged: dict[str, Any]) -> None:
+    """An agent may broadcast text with the role `synthesize` under its own name."""
+    own = Delta(
+        workflow_id=WORKFLOW, task_id="synthesis", attempt=1, agent="synthesizer", role=Role.SYNTHESIZE, text="a"
+    )
+    before, after = folded(completed()[:-4])[0], folded(completed()[:-2])[0]
+
+    assert [before.writes_answer(own), after.writes_answer(own)] == [False, True]
+    assert not after.writes_answer(own.model_copy(update=forged))
 
 
 def test_two_open_questions_are_asked_one_after_the_other() -> None:
