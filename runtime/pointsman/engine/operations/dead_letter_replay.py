@@ -39,7 +39,7 @@ from pointsman.ports.clock import Clock
 from pointsman_schemas.envelope import Envelope, encode, read_identity
 from pointsman_schemas.events import Control, DeadLetter, Event, Request, Result
 from pointsman_schemas.ids import derive_id, workflow_id_for
-from pointsman_schemas.log import BudgetAwaited, RetryScheduled, TaskDispatched, TaskReopened, WorkflowEnded
+from pointsman_schemas.log import BudgetAwaited, RetryScheduled, TaskDispatched, TaskFailed, TaskReopened, WorkflowEnded
 from pointsman_schemas.strict_json import compact_json, dump, parse_json
 from pointsman_schemas.subjects import Subjects
 
@@ -118,29 +118,27 @@ class DeadLetterReplay:
             return Replayed("task", await self._reopen_task(content))
         if kind in _INPUT_KINDS:
             return Replayed("event", await self._publish_event(letter))
-        raise NotReplayableError(
-            f"dead letter {content.id} came from {content.subject!r}; only requests, handoffs, results and "
-            "controls of this namespace can be replayed; `pointsman dead discard` removes the letter"
-        )
+        raise NotReplayableError(_unknown_kind(content))
 
     async def _check_origin(self, content: DeadLetter, kind: str) -> None:
         """Refuse a letter about a message that its origin cannot have received.
 
         Raises:
-            NotReplayableError: The message was sent to another team or agent, or belongs to another workflow.
+            NotReplayableError: The message was sent to another team or agent, belongs to another workflow, or is of a
+                kind that is not replayed.
         """
         tokens = content.subject.split(".")[2:]
         match kind:
             case "request":
                 own = tokens[:1] == [content.origin]
-            case "control":
+            case "control" | "timer":
                 own = tokens[:2] == [content.origin, content.workflow_id]
             case "result":
                 own = tokens[:1] + tokens[2:3] == [content.origin, content.workflow_id]
             case "handoff" | "schedule":
                 own = await self._was_handed(content)
             case _:
-                return  # such a letter is not replayed
+                raise NotReplayableError(_unknown_kind(content))
         if not own:
             raise NotReplayableError(
                 f"dead letter {content.id} has the origin {content.origin}, but {content.origin} receives no messages "
@@ -149,13 +147,17 @@ class DeadLetterReplay:
             )
 
     async def _was_handed(self, content: DeadLetter) -> bool:
-        """Return True if the task of a letter was handed to the origin, or to no agent."""
+        """Return True if the task of a letter was handed to the origin, or failed without a handoff.
+
+        A letter without a workflow or a task is forged: the subject of each handoff names both.
+        """
         if content.workflow_id is None or content.task_id is None:
-            return True  # such a letter is not replayed
+            return False
         entries = await read_entries(self._bus, self._subjects, content.workflow_id)
         attempts = [each for each in entries if isinstance(each, TaskDispatched | RetryScheduled | BudgetAwaited)]
         agents = {each.agent for each in attempts if each.task_id == content.task_id}
-        return content.origin in agents or not agents
+        failed = any(isinstance(each, TaskFailed) and each.task_id == content.task_id for each in entries)
+        return content.origin in agents or (not agents and failed)
 
     async def _replay_request(self, letter: DeadLetterEntry) -> str:
         """Publish the request with a new id, which is computed from the letter.
@@ -314,6 +316,13 @@ class DeadLetterReplay:
             if isinstance(entry, WorkflowEnded):
                 raise NotReplayableError(_has_ended_message(content, entry))
         return newest.team
+
+
+def _unknown_kind(content: DeadLetter) -> str:
+    return (
+        f"dead letter {content.id} came from {content.subject!r}; only requests, handoffs, results and "
+        "controls of this namespace can be replayed; `pointsman dead discard` removes the letter"
+    )
 
 
 def _has_ended_message(content: DeadLetter, end: WorkflowEnded) -> str:

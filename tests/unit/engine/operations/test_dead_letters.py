@@ -347,21 +347,25 @@ async def test_letter_of_the_agent_of_a_retry_is_replayed(bus: MemoryBus, letter
     assert (await replaying).action == "task"
 
 
-FOREIGN = {
+FOREIGN: dict[str, dict[str, Any]] = {
     "request": {"subject": "pointsman.request.payroll.cfo"},
     "approval": {"subject": f"pointsman.control.{TEAM}.{WORKFLOW}.approve.ops.x"},
     "result": {"subject": f"pointsman.result.{TEAM}.tester.{WORKFLOW}.t1.1.token"},
     "task of another agent": {"origin": "spy", "subject": f"pointsman.handoff.spy.{TEAM}.{WORKFLOW}.t1.1"},
+    "timer": {"origin": "spy", "subject": f"pointsman.timer.{TEAM}.{WORKFLOW}.deadline"},
+    "no task": {"origin": "spy", "subject": f"pointsman.handoff.spy.{TEAM}.{WORKFLOW}.t1.1", "task_id": None},
+    "unknown task": {"origin": "spy", "subject": f"pointsman.schedule.{TEAM}.{WORKFLOW}.handoff.x", "task_id": "t99"},
 }
 
 
 @pytest.mark.parametrize("as_new", [False, True])
 @pytest.mark.parametrize("forged", FOREIGN.values(), ids=FOREIGN)
 async def test_letter_of_a_worker_replays_nothing_that_was_sent_to_others(
-    bus: MemoryBus, letters: DeadLetters, forged: dict[str, str], *, as_new: bool
+    bus: MemoryBus, letters: DeadLetters, forged: dict[str, Any], *, as_new: bool
 ) -> None:
     """A worker may publish dead letters of its agent. The replay of a forged letter must have no effect."""
     await store(bus, *failing())
+    await bus.registry.announce(echo("spy").card.model_copy(update={"instance": "i1"}))
     await bury(bus, **forged)
     before = [await all_of(bus, f"pointsman.{kind}.>") for kind in ("request", "control", "result")]
 
@@ -369,6 +373,20 @@ async def test_letter_of_a_worker_replays_nothing_that_was_sent_to_others(
         await letters.replay(await letters.get("d1"), as_new=as_new)
 
     assert [await all_of(bus, f"pointsman.{kind}.>") for kind in ("request", "control", "result")] == before
+
+
+@pytest.mark.parametrize("subject", [f"pointsman.log.{TEAM}.{WORKFLOW}", "elsewhere.request", "pointsman.x"])
+async def test_letter_of_a_message_of_another_kind_starts_no_workflow(
+    bus: MemoryBus, letters: DeadLetters, subject: str
+) -> None:
+    await store(bus, *failing())
+    await bus.registry.announce(echo("spy").card.model_copy(update={"instance": "i1"}))
+    await bury(bus, origin="spy", subject=subject)
+
+    with pytest.raises(NotReplayableError, match="only requests"):
+        await letters.replay(await letters.get("d1"), as_new=True)
+
+    assert await all_of(bus, "pointsman.request.>") == []
 
 
 @pytest.mark.parametrize("said", [{"origin": TEAM}, {"workflow_id": "wf_other"}, {"id": "d2"}], ids=str)
