@@ -254,7 +254,12 @@ async def test_users_write_in_their_own_name_and_only_operators_do() -> None:
 @pytest.mark.parametrize(
     ("query", "headers", "status", "said"),
     [
-        ("team=desk&request_id=r1&name=a.txt", {"origin": "https://evil.example"}, 403, "is not this page"),
+        (
+            "team=desk&request_id=r1&name=a.txt",
+            {"origin": "https://evil.example"},
+            403,
+            "is not the origin of this page",
+        ),
         ("team=desk&request_id=r1&name=a.txt", {"content_type": "text/plain"}, 422, "application/octet-stream"),
         ("team=desk&request_id=r1&name=..%2Fa", {}, 422, "a file name without slashes"),
         ("team=a b&request_id=r1&name=a.txt", {}, 422, "team"),

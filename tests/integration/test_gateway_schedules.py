@@ -136,4 +136,6 @@ async def test_a_change_without_a_supervisor_is_stored(doors: Doors, monkeypatch
 
     stored = await doors.operator.post("/v1/schedules", json={**REPORT, "team": "crew-of-tomorrow"})
 
-    assert (stored.status_code, stored.json()) == (202, {"applied": False, "schedule": None})
+    body = stored.json()
+    assert (stored.status_code, body["applied"], body["schedule"]) == (202, False, None)
+    assert "'crew-of-tomorrow' has no live supervisor" in body["warning"]

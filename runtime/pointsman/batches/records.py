@@ -152,7 +152,7 @@ async def store_record(bucket: KeyValue, record: BatchRecord, expect: int) -> St
     Args:
         bucket: The bucket.
         record: The record.
-        expect: The expected revision of the record; 0 for a new record.
+        expect: The revision of the newest change of the record; 0 if there is no change yet.
 
     Returns:
         The record with its revision.

@@ -16,8 +16,10 @@ from pointsman.gateway.hook_config import Hook, HookForm
 __all__ = ["MAX_AGE_S", "is_stale", "is_verified", "missing_header"]
 
 MAX_AGE_S = 300
-"""Greatest difference between the time of a delivery and the clock, in seconds. Standard Webhooks, Slack and Stripe
-recommend it. GitHub signs no time."""
+"""Greatest difference between the time of a delivery and the clock, in seconds.
+
+Standard Webhooks, Slack and Stripe recommend this value. GitHub signs no time.
+"""
 
 _HEADERS: Mapping[HookForm, tuple[str, ...]] = {
     "standard": ("webhook-id", "webhook-timestamp", "webhook-signature"),

@@ -68,5 +68,5 @@ class TokenVerifier:
 
 
 def _caller_name(claim: str) -> str:
-    """Return a token for a claim. The digest makes the names of two different claims different."""
+    """Return a token for a claim. With the digest, two different claims have two different tokens."""
     return f"{RESERVED_PREFIX}{as_token(claim)[:_MAX_READABLE]}-{derive_id('claim', claim, length=12)}"

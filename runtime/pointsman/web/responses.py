@@ -56,7 +56,7 @@ async def read_json_object(
 async def body_pieces(request: Request) -> AsyncGenerator[bytes, None]:
     """Yield a body with the content type application/octet-stream in pieces.
 
-    As for JSON, a browser sends this type to another origin only if the other origin allows the request.
+    A page of another origin cannot send this type without permission, because browsers first ask this server.
 
     Yields:
         The pieces.

@@ -144,8 +144,7 @@ async def get_batch(batch_id: BatchPath, context: ContextArg, caller: CallerArg,
     "/{batch_id}/results",
     summary="Read the results of a batch",
     description="Read the results of the rows that have ended, in the order of the rows. Rows that have not ended are "
-    "missing. To get these rows, read the results again later, with `after` set to the last row before "
-    "the first missing row.",
+    "missing. Read the results again later to get the missing rows.",
     response_class=StreamingResponse,
     responses=_RESULTS,
 )
@@ -218,7 +217,7 @@ async def _pieces_of(body: BatchRequest, context: Context, caller: Caller) -> As
 
 
 def _owner(caller: Caller) -> str:
-    """Return the caller name by which batches are filtered; empty for an operator, for the batches of all callers."""
+    """Return the caller whose batches may be read; empty for an operator, who may read the batches of all callers."""
     return "" if caller.operator else caller.name
 
 

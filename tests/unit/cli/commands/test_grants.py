@@ -83,7 +83,7 @@ def test_name_is_given_once(folder: str) -> None:
     run("add", "observer", "eye", "--folder", folder)
 
     assert "the user 'eye' exists" in run("add", "observer", "eye", "--folder", folder, code=2)
-    assert "has grants already" in run("init", folder, code=2)
+    assert "already has grants" in run("init", folder, code=2)
 
 
 def test_rotation_changes_the_secret_and_revocation_removes_the_user(folder: str) -> None:
