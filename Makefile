@@ -12,7 +12,7 @@ UV_PIP  = $(BIN)/uv pip install --python $(BIN)/python
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test compiled-tests check mypy pyright format schemas coverage simulate mutants chaos cases real-model reading-path gateway-load conformance conformance-mcp conformance-agui serve-a2a-kit bench bench-smoke constraints audit dist release pictures backend clean
+.PHONY: help venv demo test compiled-tests check mypy pyright format schemas coverage simulate mutants chaos cases real-model reading-path gateway-load conformance conformance-mcp conformance-agui conformance-typescript serve-a2a-kit bench bench-smoke constraints audit dist release pictures backend clean
 
 help:  ## show this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-13s %s\n", $$1, $$2 }'
@@ -93,7 +93,7 @@ gateway-load: $(STAMP)  ## open STREAMS=number streams of events at one gateway,
 conformance: $(STAMP)  ## run the official suites of MCP and AG-UI against the gateway; downloads them by npm
 	PYTHONPATH=tests $(BIN)/python -m support.conformance
 
-conformance-mcp conformance-agui: $(STAMP)
+conformance-mcp conformance-agui conformance-typescript: $(STAMP)
 	PYTHONPATH=tests $(BIN)/python -m support.conformance $(@:conformance-%=%)
 
 serve-a2a-kit: $(STAMP)  ## serve the team for the compliance kit of A2A (PORT=9999)

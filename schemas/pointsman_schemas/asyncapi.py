@@ -112,7 +112,7 @@ class _Channel:
 
 _CHANNELS = (
     _Channel(
-        "request",
+        "requests",
         _SUBJECTS.request("_team_", "_caller_"),
         "REQUESTS",
         "Requests of callers to a team. Bare JSON without headers is accepted. If a request "
@@ -124,7 +124,7 @@ _CHANNELS = (
         consumer="request-{team}",
     ),
     _Channel(
-        "handoff",
+        "handoffs",
         _SUBJECTS.handoff("_agent_", "_team_", "_workflow_", "_task_", _ATTEMPT),
         "WORK",
         "One attempt at one task, for one agent. Each attempt has its own subject, so a "
@@ -139,7 +139,7 @@ _CHANNELS = (
         consumes=_SUBJECTS.agent_handoffs("_agent_"),
     ),
     _Channel(
-        "step",
+        "steps",
         _SUBJECTS.step("_agent_", "_team_", "_workflow_", "_task_", _ATTEMPT, "_name_"),
         "RESULTS",
         "An answer of a model or a result of a tool within an attempt. Publish a step with "
@@ -150,7 +150,7 @@ _CHANNELS = (
         (("agent", "Continue an attempt whose worker has died."),),
     ),
     _Channel(
-        "result",
+        "results",
         _SUBJECTS.result("_team_", "_agent_", "_workflow_", "_task_", _ATTEMPT, "_token_"),
         "RESULTS",
         "The result of one attempt. The subject is the handoff's `return_to`. Publish with "
@@ -162,7 +162,7 @@ _CHANNELS = (
         consumes=_SUBJECTS.team_results("_team_"),
     ),
     _Channel(
-        "control",
+        "controls",
         _SUBJECTS.control("_team_", "_workflow_", "_action_", "_actor_", "_id_"),
         "CONTROLS",
         "Commands of a person or a system to a running workflow. The body repeats the action. "
@@ -175,7 +175,7 @@ _CHANNELS = (
         consumes=_SUBJECTS.team_controls("_team_"),
     ),
     _Channel(
-        "audit",
+        "audits",
         _SUBJECTS.audit("_action_", "_actor_", "_id_"),
         "CONTROLS",
         "Records of operations that the log of a workflow does not record. The body repeats the action.",
@@ -184,7 +184,7 @@ _CHANNELS = (
         (("reader", "List the operations."),),
     ),
     _Channel(
-        "timer",
+        "timers",
         _SUBJECTS.timer("_team_", "_workflow_", "_name_"),
         "WORK",
         "A timer that fired. The broker publishes the timer from a scheduled message of the "
@@ -197,7 +197,7 @@ _CHANNELS = (
         consumes=_SUBJECTS.team_timers("_team_"),
     ),
     _Channel(
-        "timerSchedule",
+        "timerSchedules",
         _SUBJECTS.schedule("_team_", "_workflow_", "_name_"),
         "WORK",
         "A timer as a scheduled message of JetStream. `Nats-Schedule-Target` is the subject on "
@@ -207,7 +207,7 @@ _CHANNELS = (
         (),
     ),
     _Channel(
-        "handoffSchedule",
+        "handoffSchedules",
         _SUBJECTS.retry("_team_", "_workflow_", "_name_"),
         "WORK",
         "The delayed handoff of a retry, as a scheduled message of JetStream in the stream of "
@@ -217,7 +217,7 @@ _CHANNELS = (
         (),
     ),
     _Channel(
-        "log",
+        "logs",
         _SUBJECTS.log("_team_", "_workflow_"),
         "LOG",
         "A workflow's log, which is its state. Each commit is a compare-and-set on the subject's last sequence.",
@@ -226,7 +226,7 @@ _CHANNELS = (
         (("reader", "Read the state of a workflow, or follow it."),),
     ),
     _Channel(
-        "event",
+        "events",
         _SUBJECTS.event("_team_", "_workflow_", "_agent_", "_name_"),
         "RESULTS",
         "Reports of agents about running attempts. The reports are kept as long as the log.",
@@ -235,7 +235,7 @@ _CHANNELS = (
         (("reader", "Follow a workflow."),),
     ),
     _Channel(
-        "thread",
+        "threads",
         _SUBJECTS.thread("_team_", "_caller_", "_thread_"),
         "LOG",
         "The record of a thread. Each message is the whole thread, stored by compare-and-set.",
@@ -244,7 +244,7 @@ _CHANNELS = (
         (("reader", "Read the turns of a thread."),),
     ),
     _Channel(
-        "message",
+        "messages",
         _SUBJECTS.message("_agent_", "_team_", "_workflow_", _ATTEMPT).replace(str(_ATTEMPT), "_number_"),
         "LOG",
         "All messages to a workflow so far, for an agent that works on one of its tasks. "
@@ -254,7 +254,7 @@ _CHANNELS = (
         (("agent", "Read the newest messages between two steps of an attempt."),),
     ),
     _Channel(
-        "schedule",
+        "schedules",
         _SUBJECTS.cron("_team_", "_caller_", "_schedule_"),
         "LOG",
         "The record of a schedule. Each message is the whole schedule, stored by compare-and-set.",
@@ -263,7 +263,7 @@ _CHANNELS = (
         (("reader", "Read the times and the runs of a schedule."),),
     ),
     _Channel(
-        "question",
+        "questions",
         _SUBJECTS.question("_team_", "_workflow_", "_id_"),
         "LOG",
         "A question to a person. The question is open until a control event answers the "
@@ -278,7 +278,7 @@ _CHANNELS = (
         ),
     ),
     _Channel(
-        "cancellation",
+        "cancellations",
         _SUBJECTS.cancelled("_team_", "_workflow_"),
         None,
         "Tasks whose results are no longer needed. Only current subscribers receive the message (core NATS).",
@@ -287,7 +287,7 @@ _CHANNELS = (
         (("agent", "Stop the attempt."),),
     ),
     _Channel(
-        "delta",
+        "deltas",
         _SUBJECTS.delta("_team_", "_workflow_", "_agent_"),
         None,
         "Text that a model is writing. Only current subscribers receive the message (core NATS).",
@@ -296,7 +296,7 @@ _CHANNELS = (
         (("reader", "Show the text while it is written."),),
     ),
     _Channel(
-        "outcome",
+        "outcomes",
         _SUBJECTS.outcome("_team_", "_workflow_"),
         "LOG",
         "The one final answer of a workflow.",
@@ -305,7 +305,7 @@ _CHANNELS = (
         (("caller", "Read the answer."),),
     ),
     _Channel(
-        "deadLetter",
+        "deadLetters",
         _SUBJECTS.dead_letter("_origin_", "_workflow_", "_id_"),
         "DEAD",
         "An event that could not be processed, with the cause. The workflow is `none` if it is unknown.",

@@ -116,7 +116,7 @@ def _add_title(schema: Any, name: str) -> None:
         return
     if "$ref" in schema and len(schema) > 1:  # if a reference has other keywords, generators copy the definition
         schema["allOf"] = [{"$ref": schema.pop("$ref")}]
-    if schema.keys() & {"enum", "anyOf", "oneOf"} or schema.get("type") == "object":
+    if schema.keys() & {"enum", "allOf", "anyOf", "oneOf"} or schema.get("type") == "object":
         schema.setdefault("title", name)
     for keyword, suffix in (("items", "Item"), ("additionalProperties", "Value")):
         _add_title(schema.get(keyword), name + suffix)

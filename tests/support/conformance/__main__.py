@@ -1,4 +1,7 @@
-"""Run the suites that the arguments name, `mcp` and `agui`; by default both, at the same time."""
+"""Run the suites that the arguments name. The default is `mcp` and `agui`, at the same time.
+
+The suite `typescript` needs no broker, and its packages are large, so it runs alone and only by its name.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ import sys
 from pointsman.bus.embedded_server import EmbeddedBroker
 from pointsman.settings import Settings
 from pointsman.telemetry import logs
-from support.conformance import agui, mcp
+from support.conformance import agui, mcp, typescript
 from support.conformance.npm import InstallError, install
 
 _SUITES = {"mcp": mcp.run, "agui": agui.run}
@@ -32,6 +35,8 @@ def main() -> int:
     Returns:
         The exit code. If the packages cannot be installed, the code is 0; in CI, `POINTSMAN_NEEDS_NPM` makes it 1.
     """
+    if sys.argv[1:] == ["typescript"]:
+        return typescript.run()
     try:
         environment = install()
     except InstallError as error:

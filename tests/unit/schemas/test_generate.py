@@ -128,13 +128,13 @@ def test_addresses_are_the_subjects_that_the_processes_use() -> None:
     }
     subjects = Subjects("acme")
 
-    assert made["request"] == subjects.request("t", "c")
-    assert made["handoff"] == subjects.handoff("a", "t", "w", "k", 3)
-    assert made["result"] == subjects.result("t", "a", "w", "k", 3, "x")
-    assert made["deadLetter"] == subjects.dead_letter("o", "w", "i")
-    assert made["outcome"] == subjects.outcome("t", "w")
-    assert made["thread"] == subjects.thread("t", "c", "h")
-    assert made["schedule"] == subjects.cron("t", "c", "s")
+    assert made["requests"] == subjects.request("t", "c")
+    assert made["handoffs"] == subjects.handoff("a", "t", "w", "k", 3)
+    assert made["results"] == subjects.result("t", "a", "w", "k", 3, "x")
+    assert made["deadLetters"] == subjects.dead_letter("o", "w", "i")
+    assert made["outcomes"] == subjects.outcome("t", "w")
+    assert made["threads"] == subjects.thread("t", "c", "h")
+    assert made["schedules"] == subjects.cron("t", "c", "s")
 
 
 texts = st.text(string.printable + "é𝄞")
@@ -188,7 +188,7 @@ def test_a_default_of_null_is_kept_only_with_the_type_null(name: str) -> None:
 @pytest.mark.parametrize("name", generate.MODELS)
 def test_every_schema_that_becomes_a_type_has_a_name(name: str) -> None:
     for path, each in subschemas(schema(name)):
-        is_type = {"enum", "anyOf", "oneOf"} & each.keys() or each.get("type") == "object"
+        is_type = {"enum", "allOf", "anyOf", "oneOf"} & each.keys() or each.get("type") == "object"
         if is_type and not path.endswith(("/properties", "/$defs")):
             assert each.get("title"), path
 
@@ -204,6 +204,13 @@ def test_one_name_is_one_definition_in_all_files() -> None:
     assert {title: list(texts.values()) for title, texts in found.items() if len(texts) > 1} == {}
 
 
+def test_a_channel_and_a_message_have_different_names() -> None:
+    """Generators make a type of each channel with several messages, and of each message."""
+    messages = {name.lower() for name in ASYNCAPI["components"]["messages"]}
+
+    assert not messages & {name.lower() for name in ASYNCAPI["channels"]}
+
+
 def test_asyncapi_has_durable_consumers_and_no_queue_groups() -> None:
     consumers = {
         name: operation["x-jetstream"]["consumer"]["durable_name"]
@@ -211,7 +218,7 @@ def test_asyncapi_has_durable_consumers_and_no_queue_groups() -> None:
         if "x-jetstream" in operation
     }
 
-    assert consumers["agentReceivesHandoff"] == "agent-{agent}"
+    assert consumers["agentReceivesHandoffs"] == "agent-{agent}"
     assert not [name for name, operation in ASYNCAPI["operations"].items() if "bindings" in operation]
 
 
