@@ -8,6 +8,5 @@ deliveries      the states of requests, and orders to repeat a request
 capacity        the bounds of simultaneous requests, for each receiver and each caller
 observer        the state of the processes, and the oldest attempt that is due
 observation     metrics and spans
-service         the process: stores a delivery for each receiver, sends deliveries, and returns failed deliveries to the
-broker
+service         the process: stores and sends the requests, and returns failed requests to the broker
 """

@@ -86,7 +86,7 @@ def _print_earlier_failures(record: BatchRecord) -> None:
     """Print the rows that did not complete in an earlier run, because this run does not do these rows again."""
     shown = record.earlier_failures
     for each in shown:
-        sent = f"is {each.status} since an earlier run" if each.workflow_id else "was not sent by an earlier run"
+        sent = f"ended as {each.status} in an earlier run" if each.workflow_id else "was not sent in an earlier run"
         workflow = f" ({each.workflow_id})" if each.workflow_id else ""
         print_error(f"row {each.row} {sent}: {one_line(each.reason, limit=400)}{workflow}")
     if more := len(record.ended) - record.completed - len(shown):

@@ -32,14 +32,14 @@ def test_rows_that_did_not_complete_in_an_earlier_run_are_named(
 
     record.close()
     assert capsys.readouterr().err.splitlines() == [
-        "pointsman: row 2 is failed since an earlier run: it is bad (wf_2)",
-        "pointsman: row 3 is partial since an earlier run: no agent (wf_3)",
-        "pointsman: row 4 was not sent by an earlier run: the line is not JSON",
+        "pointsman: row 2 ended as failed in an earlier run: it is bad (wf_2)",
+        "pointsman: row 3 ended as partial in an earlier run: no agent (wf_3)",
+        "pointsman: row 4 was not sent in an earlier run: the line is not JSON",
     ]
 
 
 def test_many_such_rows_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    failed = {"status": "failed", "workflow_id": "wf_1", "reason": "it is bad"}
+    failed: dict[str, object] = {"status": "failed", "workflow_id": "wf_1", "reason": "it is bad"}
     record = record_of(tmp_path / "results.jsonl", *[failed] * 25)
 
     batch._print_earlier_failures(record)
