@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from typing import Any
 
 import uvicorn
-from starlette.types import ASGIApp
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from pointsman.errors import ConfigurationError
 from pointsman.http.connections import BoundedConnection, ConnectionBounds
@@ -53,7 +54,7 @@ async def run_server(
     with listen(name, host, port) as listener:
         server = _Server(
             uvicorn.Config(
-                app,
+                _unambiguous(app),
                 http=connection,
                 log_config=None,
                 access_log=False,
@@ -74,6 +75,30 @@ async def run_server(
             await serving
             for task in beside:
                 task.cancel()
+
+
+def _unambiguous(app: ASGIApp) -> ASGIApp:
+    """Return an application that refuses requests with two lengths, and closes their connections.
+
+    A proxy that reads `Content-Length`, while this server reads `Transfer-Encoding`, would send the rest of the body as
+    the next request of the connection, which may belong to another client.
+
+    Args:
+        app: The application.
+
+    Returns:
+        The application.
+    """
+
+    async def serve(scope: Scope, receive: Receive, send: Send) -> None:
+        names = {name for name, _ in scope.get("headers", ())}
+        if {b"content-length", b"transfer-encoding"} <= names:
+            told = "the request has Content-Length and Transfer-Encoding; send one of them"
+            await PlainTextResponse(told, 400, {"connection": "close"})(scope, receive, send)
+            return
+        await app(scope, receive, send)
+
+    return serve
 
 
 class _Server(uvicorn.Server):

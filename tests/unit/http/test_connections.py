@@ -56,6 +56,22 @@ async def test_a_head_that_does_not_end_is_cut_off_but_the_next_request_of_a_con
         writer.close()
 
 
+async def test_a_request_with_two_lengths_is_refused_with_all_that_follows() -> None:
+    """The rest of its body is a request of its own to a proxy that reads the other length."""
+    lengths = b"content-length: 4\r\ntransfer-encoding: chunked\r\n"
+    async with serving(hello, ConnectionBounds()) as (host, port), asyncio.timeout(WAIT_S):
+        reader, writer = await asyncio.open_connection(host, port)
+        writer.write(b"POST / HTTP/1.1\r\nhost: x\r\n" + lengths + b"\r\n0\r\n\r\nGET / HTTP/1.1\r\nhost: x\r\n\r\n")
+
+        said = await reader.read()
+        writer.close()
+
+    assert said.startswith(b"HTTP/1.1 400")
+    assert said.count(b"HTTP/1.1") == 1
+    assert b"send one of them" in said
+    assert b"hello" not in said
+
+
 async def test_a_client_that_does_not_read_is_cut_off() -> None:
     cut: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
