@@ -116,10 +116,11 @@ async def ensure_streams(
                     raise NotFoundError(
                         f"the namespace {subjects.namespace!r} lacks its stream {name}; run `pointsman up`"
                     )
-                there = await _others(bus, subjects.namespace) or "none yet; `pointsman up` creates a namespace"
+                there = await _others(bus, subjects.namespace) or "none yet"
                 where = f"{settings.servers}{f', in the JetStream domain {domain!r}' if domain else ''}"
                 raise NotFoundError(
-                    f"there is no namespace {subjects.namespace!r} at {where}; existing namespaces: {there}"
+                    f"there is no namespace {subjects.namespace!r} at {where}; a supervisor, a worker or "
+                    f"`pointsman up` creates a namespace; existing namespaces: {there}"
                     + "".join(f"; {obstacle}" for obstacle in _obstacles(info, settings, clustered=clustered))
                 )
             if again:
