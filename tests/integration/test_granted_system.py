@@ -73,7 +73,7 @@ async def listener(request: str, context: Context) -> str:
     return "nothing"
 
 
-# In the office's worker and in a worker of its own: both use one model.
+# The office's worker and a separate worker run this agent, so both use the same model.
 scribe = LLMAgent(name="scribe", description="Writes a note", instructions="Write a note.")
 writer = LLMAgent(name="writer", description="Writes a letter", instructions="Write a letter.", stream=True)
 

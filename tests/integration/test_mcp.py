@@ -36,7 +36,7 @@ here = pathlib.Path(__file__).parent
 (here / "pids").open("a").write(f"{os.getpid()}\\n")
 time.sleep(float(os.environ.get("SLOW", 0)))
 
-from mcp.server import MCPServer  # it takes a while, for which a server that is ended as it starts need not wait
+from mcp.server import MCPServer  # imported late: the import is slow, and some tests end the server during its start
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.types import ToolAnnotations
 

@@ -15,7 +15,7 @@ from pointsman.settings import Settings
 pytestmark = pytest.mark.timeout(180)
 
 CREW = '''
-"""Agents that wait while a file says so, and write down who has begun."""
+"""Agents that wait while a file exists, and record each start."""
 
 import asyncio
 from pathlib import Path

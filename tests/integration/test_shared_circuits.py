@@ -19,7 +19,7 @@ from pointsman_schemas.log import TaskDispatched, TaskHeld
 pytestmark = pytest.mark.timeout(180)
 
 CREW = '''
-"""An agent that is ill, or waits, while a file says so, and writes down that it has begun."""
+"""An agent that fails or waits while a file exists, and records each start."""
 
 import asyncio
 from pathlib import Path
@@ -41,7 +41,8 @@ async def alpha(request: str) -> str:
     return "done"
 
 
-limits = Limits(deadline=110, task_timeout=50)  # a probe waits for who looks again, which is every 10 s
+# Long, because the probe is sent at the next check of a held task, up to 10 s later.
+limits = Limits(deadline=110, task_timeout=50)
 crew = Team(
     name="crew", strategy=Pipeline(stages=(Stage(agent="alpha"),)), limits=limits, retry=RetryPolicy(attempts=1)
 )

@@ -1,7 +1,7 @@
 """Builders for the workflow core, and `WorkflowDriver`, which runs one workflow by hand and checks it at every step.
 
 A driver has the log, the state and the time. Each step asserts that the entries fold, that a snapshot restores the
-state, and that each message of the outbox has its own subject and is the same when the outbox is computed again.
+state, that each message of the outbox has a unique subject, and that the outbox is deterministic.
 """
 
 from __future__ import annotations

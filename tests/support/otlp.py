@@ -79,7 +79,7 @@ def orphans(spans: Sequence[ReceivedSpan]) -> list[ReceivedSpan]:
 def parse(text: str) -> list[ReceivedSpan]:
     """Return the spans in rotel's detailed debug output.
 
-    A value may have several lines. So a line is structure only if the lines around it are structure, too.
+    A value may contain line breaks, so a line counts as structure only between other lines of structure.
     """
     spans: list[ReceivedSpan] = []
     for block in _RESOURCE.split(text)[1:]:

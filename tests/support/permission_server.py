@@ -25,7 +25,7 @@ _VIOLATION = re.compile(
 class Rights:
     """The subjects that a user may publish on and subscribe to. Every other subject is denied.
 
-    With `responses`, the user may also publish one reply to each request.
+    With `responses`, the user may also publish one reply to each received request.
     """
 
     publish: Sequence[str] = ()

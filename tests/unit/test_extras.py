@@ -15,8 +15,8 @@ PROJECT = Path(__file__).parents[2] / "pyproject.toml"
 MISSING = """
 import sys
 
-sys.modules.update(dict.fromkeys({missing}))  # as if they were not there, for imports and for who looks for them
-sys.executable = "/nowhere/python"  # beside which a program of an extra would be
+sys.modules.update(dict.fromkeys({missing}))  # makes the modules look missing
+sys.executable = "/nowhere/python"  # programs of extras are searched beside it
 from pointsman.__main__ import main
 
 sys.argv = ["pointsman", *{arguments}]

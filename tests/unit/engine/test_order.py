@@ -239,7 +239,7 @@ def test_workflow_span_is_exported_after_the_death_of_its_supervisor(
             await first.wait()
         assert "invoke_workflow crew" not in {span.name for span in exported.get_finished_spans()}
         second = factory.supervisor(broker.connect(), TEAM, settings=SETTINGS, clock=SimulatedClock())
-        second._record_end(WORKFLOW, SimulatedClock().now())  # as after the supervisor has received the outcome
+        second._record_end(WORKFLOW, SimulatedClock().now())  # like a supervisor that has received the outcome
         supervising = asyncio.ensure_future(second.run(stop))
         await ended(broker)
         stop.set()

@@ -11,13 +11,13 @@ from support.memory_gateway import Door, gateway
 
 OLD_TEXT = {"kind": "text", "text": "hi"}
 NOT_JSON = [b"[" * 300, b'{"a": 1, "a": 1}', b'{"id": "\\ud800"}', b'{"id": NaN}', b'{"id": 1e999}', b"\xff"]
-"""Bodies that Python's own parser takes, or that it cannot answer."""
+"""Bodies that Python's parser accepts although they are not strict JSON, or that make it fail."""
 HUGE: list[dict[str, Any]] = [
     {"params": {"configuration": {"historyLength": 10**30}}},
     {"data": -(10**400)},
     {"bytes": "a"},
 ]
-"""Parts of requests of the version 0.3 that the SDK converts without checks."""
+"""Parts of requests of version 0.3 that the SDK converts without checks."""
 
 
 def old_call(method: str, flaw: dict[str, Any]) -> dict[str, Any]:
