@@ -214,10 +214,19 @@ async def _on_http_error(request: Request, error: Exception) -> Response:
             headers = {"allow": allowed}
             detail = f"{request.method} is not allowed for {path[:200]}; use {allowed.replace(', ', ' or ')}"
         case _:
-            detail = str(error.detail)
+            detail = _unreadable_body(error.__cause__) or str(error.detail)
     code = HTTPStatus(error.status_code).name.lower()
     problem = ProblemError(error.status_code, code, detail, headers=headers)
     return problem_response(problem, "openai" if openai else "problem")
+
+
+def _unreadable_body(cause: BaseException | None) -> str:
+    """Return the reason why FastAPI cannot read a body; empty for another error."""
+    if isinstance(cause, UnicodeDecodeError):
+        return f"the body is not UTF-8: {cause.reason} at byte {cause.start}; send one JSON object in UTF-8"
+    if isinstance(cause, RecursionError):
+        return "the body is nested too deeply; send a JSON object with fewer levels"
+    return ""
 
 
 @lru_cache(1)
