@@ -74,6 +74,8 @@ def _fault(error: Mapping[str, Any], content_type: str) -> str:
         return "a JSON object is expected"
     if kind == "string_pattern_mismatch" and (form := _FORMS.get(details.get("pattern", ""))):
         return form
+    if kind == "string_unicode":
+        return "the text has half of a surrogate pair, which UTF-8 cannot contain; send whole characters"
     if kind == "extra_forbidden":
         return "there is no such field"
     return str(error["msg"]).removeprefix("Value error, ")

@@ -21,3 +21,16 @@ async def test_unreadable_body_is_refused_with_the_reason(body: bytes, detail: s
         answer = await door.send("bob", "POST", "/v1/workflows", body, **{"content-type": "application/json"})
 
     assert (answer.status, answer.json["detail"]) == (400, detail)
+
+
+async def test_half_of_a_surrogate_pair_is_named() -> None:
+    body = b'{"team": "crew", "input": "\\ud800"}'
+
+    async with gateway() as door:
+        answer = await door.send("bob", "POST", "/v1/workflows", body, **{"content-type": "application/json"})
+
+    assert answer.status == 422
+    assert answer.json["errors"][0] == {
+        "at": "body.input",
+        "message": "the text has half of a surrogate pair, which UTF-8 cannot contain; send whole characters",
+    }
