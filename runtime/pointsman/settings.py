@@ -184,8 +184,8 @@ class Settings(Options):
     gateway_max_requests: Annotated[int, Field(ge=1, le=_MAX_COUNT)] = 2_000
     """Requests and streams that one gateway serves at a time."""
     gateway_caller_requests: Annotated[int, Field(ge=1, le=_MAX_COUNT)] = 200
-    """Requests and streams of one caller that one gateway serves at a time. The same number is the limit of deliveries
-    of signed webhooks of all senders together."""
+    """Requests and streams of one caller that one gateway serves at a time. The signed webhooks of all senders together
+    have the same limit."""
     gateway_requests_per_minute: Annotated[int, Field(ge=1, le=_MAX_COUNT)] = 600
     """Requests of one caller in a minute at one gateway, for keys that do not set this limit."""
     gateway_running: Annotated[int, Field(ge=1, le=_MAX_COUNT)] = 100

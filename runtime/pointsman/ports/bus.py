@@ -57,7 +57,7 @@ class StoredMessage:
         sequence: The sequence number in the stream.
         at: The time at which the broker stored the message, by the broker's clock.
         scheduled_by: The subject of the schedule that produced the message; empty for a message that a client
-            published. In a stream with schedules, a publisher can set the subject, too, by `Nats-Schedule-Next`.
+            published. In a stream with schedules, a client can also set this value, by `Nats-Schedule-Next`.
     """
 
     subject: str
@@ -71,8 +71,8 @@ class StoredMessage:
 class Delivery(Protocol):
     """A message that a durable consumer delivered, and that the caller must settle once.
 
-    If an acknowledgement is lost, the broker delivers the message again. No method waits for the broker, and no method
-    raises an error while the connection is lost.
+    If an acknowledgement is lost, the broker delivers the message again. So no method waits for the broker, and no
+    method raises an error while the connection is lost.
     """
 
     @property
@@ -144,8 +144,8 @@ class Consumer(Protocol):
     def set_rank(self, rank: int) -> None:
         """Set the priority of this process at a consumer that was opened as `ranked`.
 
-        The broker sends a message to the processes of the lowest rank that have room. Open pull requests have their old
-        rank for some seconds.
+        Of the processes that have room, the broker prefers the processes with the lowest rank. A pull request that is
+        already open retains its old rank for some seconds.
 
         Args:
             rank: The rank from 0 to 9; 0 at first.
@@ -164,7 +164,7 @@ class Consumer(Protocol):
 
     @property
     def bound(self) -> bool:
-        """Return True if the broker serves this consumer now, by the state that this process has."""
+        """Return True if the broker serves this consumer now. The call sends no request, so the value may be old."""
         ...
 
     async def close(self) -> None:
@@ -219,8 +219,8 @@ class QueueDepth:
         pending: Messages that were never delivered.
         in_flight: Messages that were delivered and are not settled.
         settled_through: All messages up to this sequence are settled.
-        ack_waits: The acknowledgement deadlines that processes requested, in seconds. The longest should apply. Empty
-            if the newest requested deadline applies.
+        ack_waits: The acknowledgement deadlines in seconds, if processes requested different deadlines; the longest
+            should apply. Empty if all processes requested the same deadline.
         delivered_through: All messages up to this sequence were delivered at least once.
         pulls: The number of open pull requests.
     """
@@ -345,10 +345,10 @@ class Bus(Protocol):
         ...
 
     async def restarted(self, seen: int) -> None:
-        """Wait until the broker has restarted again.
+        """Wait until the broker has restarted since the caller read `restarts`.
 
         Args:
-            seen: The value of `restarts` that the caller has seen.
+            seen: The value of `restarts` that the caller read.
         """
         ...
 
@@ -384,7 +384,7 @@ class Bus(Protocol):
         ...
 
     def optional_requests(self, *prefixes: str) -> AbstractContextManager[None]:
-        """Log a refused permission at level info while the context lasts, because the caller does not need the request.
+        """Log refused permissions only at level info until the exit, because the caller continues without an answer.
 
         Args:
             *prefixes: The beginnings of the subjects of optional requests; an empty text for all requests.
@@ -426,7 +426,8 @@ class Bus(Protocol):
             subject: The subject.
             body: The body.
             headers: The headers.
-            expect: Compare-and-set: the sequence of the subject's newest message, 0 for an empty subject.
+            expect: Compare-and-set: the sequence that the subject's newest message must have; 0 if the subject must be
+                empty; None, the default, for no check.
             message_id: An id by which the broker ignores a repeated publish within its de-duplication window.
 
         Returns:
@@ -450,7 +451,7 @@ class Bus(Protocol):
         message_id: str | None = None,
         ttl: float | None = None,
     ) -> Coroutine[Any, Any, int]:
-        """Store one message, and delete all earlier messages of `subject` and the schedule with the name `subject`.
+        """Store one message on `subject`, and delete all earlier messages and the schedule on `subject`.
 
         The publish may start before the coroutine is awaited, as with `publish`.
 
@@ -458,7 +459,8 @@ class Bus(Protocol):
             subject: The subject, in a stream with schedules.
             body: The body.
             headers: The headers.
-            expect: Compare-and-set: the sequence of the subject's newest message.
+            expect: Compare-and-set: the sequence that the subject's newest message must have; None, the default, for no
+                check.
             message_id: An id by which the broker ignores a repeated publish within its de-duplication window.
             ttl: The time in seconds after which the broker deletes the message; None for no limit.
 
@@ -479,7 +481,7 @@ class Bus(Protocol):
         """Schedule one durable publish. After a crash, the call may be repeated, even if the schedule has fired.
 
         Args:
-            name: The subject of the schedule. The call replaces a schedule on this subject that has not fired.
+            name: The subject of the schedule. If a schedule on this subject has not fired yet, the call replaces it.
             at: The time of the publish; a past time means at once.
             target: The subject of the publish.
             body: The body.
@@ -608,9 +610,9 @@ class Bus(Protocol):
             name: The consumer's name.
             stream: The stream.
             subject: The filter subject.
-            ack_wait: The acknowledgement deadline in seconds. The broker delivers a message again that is not settled
-                by then. The longest deadline that a process requested applies. A process shortens the deadline only if
-                no other process uses the consumer.
+            ack_wait: The acknowledgement deadline in seconds. If a message is not settled by then, the broker delivers
+                the message again. Of the deadlines that the processes requested, the longest applies. A process
+                shortens the deadline only if no other process uses the consumer.
             max_in_flight: The most unsettled messages of all processes together.
             ranked: True to use ranks, see `Consumer.set_rank`. All processes must pass the same value. The call changes
                 an existing consumer to this value.

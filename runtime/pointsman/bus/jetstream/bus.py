@@ -234,7 +234,8 @@ class JetStreamBus:
         await self._streams.set_up(create=create)
 
     def _on_connection_lost(self) -> None:
-        # The stream of handoffs has its own name only if the broker does not sync handoffs.
+        # A stream of this name exists only if the broker does not sync handoffs. After a restart, such a broker may
+        # give the sequence of a lost handoff to another handoff, which an old acknowledgement would then acknowledge.
         self._client.drop_settlements_of(self._subjects.handoff_stream)
         self._registry.on_connection_lost()
 
@@ -265,7 +266,7 @@ class JetStreamBus:
     def _publish(
         self, name: str, subject: str, body: bytes, headers: Mapping[str, str], orders: dict[str, str]
     ) -> PendingCall[int]:
-        """Store a message for `subject` on `name`. Only the await raises errors, because other publishes may run."""
+        """Store a message on `name`. For a schedule, `subject` is its target. Errors are raised only by the await."""
         try:
             check_subject(name)
             if subject != name:
@@ -305,7 +306,7 @@ class JetStreamBus:
     ) -> Coroutine[Any, Any, bool]:
         """Send the schedule at once, as `publish` does."""
         moment = at.astimezone(UTC).isoformat().replace("+00:00", "Z")
-        # The expected sequence belongs to the target, not to `name`, because a schedule that fired is not on `name`.
+        # The compare-and-set checks the target, because the broker removes a schedule from `name` when it fires.
         orders = {
             "Nats-Schedule": f"@at {moment}",
             "Nats-Schedule-Target": target,
@@ -340,7 +341,7 @@ class JetStreamBus:
         config, state = answer["config"], answer["state"]
         if (age := config.get("max_age", 0)) and stream not in _AGEING_STREAMS:
             return f"{name} drops messages after {age / to_nanoseconds(86_400):g} days, even if they are unread"
-        # The largest message must fit, because the limit of bytes depends on the message.
+        # Require room for one message. For the limit of bytes, this is the size of the largest message.
         for bound, unit, room in (("max_msgs", "messages", 1), ("max_bytes", "bytes", self.max_payload)):
             if (limit := config.get(bound, -1)) <= 0:
                 continue

@@ -16,7 +16,8 @@ from pointsman.bus.jetstream.refusals import Refusal
 from pointsman.ports.bus import Server
 from pointsman.util.lazy_import import lazy_import
 
-# `bus.jetstream` replaces `nats.js`, two thirds of nats-py. aiohttp takes 0.2 s of CPU, and only ws:// needs aiohttp.
+# Imported only when used. `nats.js` is two thirds of nats-py, and `bus.jetstream` replaces it. The import of aiohttp
+# takes 0.2 s of CPU, and only ws:// needs aiohttp.
 with lazy_import("nats.js"), lazy_import("multidict"), lazy_import("aiohttp"):
     import nats.errors
     from nats.aio.client import Client
@@ -59,7 +60,8 @@ class NatsClient(Client):
     """nats-py's client, with changes for which nats-py has no option.
 
     - `tls://` and `wss://` require TLS. nats-py sends `CONNECT`, with the login, unencrypted to a server without TLS.
-      nats-py also uses the scheme `nats://` for the servers that a cluster behind a WebSocket announces.
+      A server that the cluster announces gets the scheme of the current connection. nats-py uses `nats://` for such a
+      server, even behind a WebSocket.
     - The login of a URL is decoded, and is also used for the servers that a cluster announces.
     - A refused permission is reported in the original text of the broker. nats-py changes the text to lower case, which
       changes the subject.
@@ -68,20 +70,22 @@ class NatsClient(Client):
     - No message ends the reading. A header block of only `NATS/1.0` ends nats-py's reading, and any client may publish
       such a block.
     - If the server sends no first line, the connection is closed. nats-py leaves the socket open.
-    - A lost connection closes even if messages are unsent.
+    - After the connection is lost, the client can still be closed: it drops its unsent messages. nats-py tries to send
+      them and fails.
     - The transport reports a lost connection as the rest of nats-py expects; see `_Tcp`.
-    - `flush` returns when the server has processed all earlier commands. The PING of nats-py overtakes commands that
-      wait for the flusher, for example a new subscription.
+    - `flush` returns when the server has processed all earlier commands. nats-py sends its PING before commands that
+      wait for the flusher, for example before a new subscription.
     - The late answer to an abandoned flush is ignored. In nats-py, such an answer ends the connection.
     - Headers are read faster, because every event has a dozen headers and nats-py checks every character of every name.
     - `subscribe_raw` calls a plain function for each message from the socket, and `publish_raw` takes a finished header
-      block. A queue, a task switch and a second check of the headers are a third of the cost of a message. Also, a
-      message then needs no stream, no switch to the task that reads the stream, and no match of two patterns.
+      block. This avoids nats-py's queue, task switch and second check of the headers, which are a third of the cost of
+      a message. The message also does not pass through asyncio's StreamReader and its reading task, and needs no match
+      of two patterns.
     """
 
     def __init__(self, inbox_prefix: str = "_INBOX") -> None:
         super().__init__()
-        self._inbox_prefix = bytearray(inbox_prefix.encode())  # set here, because `connect` comes after the first inbox
+        self._inbox_prefix = bytearray(inbox_prefix.encode())  # set now: the first inbox is made before `connect`
         self._login: Login | None = None
         self._demands_tls = False
         self._has_certificate = False
@@ -95,7 +99,7 @@ class NatsClient(Client):
         self._callbacks: dict[int, Callable[[WireMessage], None]] = {}
         self._inboxes: dict[int, _Inbox] = {}
         self._writes = False  # True if `_write` is scheduled for later in this turn of the loop
-        self._handlers: asyncio.Future[None] | None = None  # handlers of an error; the loop has only weak references
+        self._handlers: asyncio.Future[None] | None = None  # keeps a running error handler alive; the loop does not
 
     @property
     def server(self) -> Server | None:
@@ -191,7 +195,7 @@ class NatsClient(Client):
     def publish_raw(self, subject: str, reply: str, headers: bytes, body: bytes) -> None:
         """Publish a message without waiting. The caller must have checked the subject and the header block.
 
-        Afterwards the caller either awaits an answer or calls `wait_for_capacity`.
+        Afterwards the caller must await an answer or call `wait_for_capacity`. Otherwise the unsent data has no bound.
 
         Args:
             subject: The checked subject.
@@ -238,7 +242,10 @@ class NatsClient(Client):
             self._flush_queue.put_nowait(asyncio.get_running_loop().create_future())
 
     def drop_settlements_of(self, stream: str) -> None:
-        """Drop unsent commands that settle or forward a delivery of `stream`."""
+        """Drop unsent commands whose subject or reply subject acknowledges a delivery of `stream`.
+
+        A supervisor forwards a delivery with the acknowledgement subject in the reply subject.
+        """
         settles = re.compile(rb"[^\r]*\$JS\.ACK\.(?:[^\r]*\.)?" + re.escape(stream.encode()) + rb"\.")
         self._pending = [command for command in self._pending if not settles.match(command)]
         self._pending_data_size = sum(map(len, self._pending))
@@ -246,7 +253,7 @@ class NatsClient(Client):
     def consume_messages(self, data: bytes) -> bytes:
         """Process the messages at the start of `data` from the socket. Return the rest, which nats-py reads."""
         if not self.is_connected or self._ps.buf or self._ps.state != AWAITING_CONTROL_LINE:
-            return data  # nats-py has read a part of a command
+            return data  # nats-py has read a part of a command, so nats-py must read the rest
         begin = 0
         while (message := _MESSAGE_PATTERN.match(data, begin)) is not None:
             subject, sid, reply, headers, *plain, size = message.groups()
@@ -303,7 +310,7 @@ class NatsClient(Client):
         self._greeted = False
         try:
             await super()._process_connect_init()
-            if not self.is_connected:  # nats-py treats the end of the stream as a success
+            if not self.is_connected:  # nats-py does not raise an error if the server hangs up
                 raise nats.errors.Error(_HUNG_UP)
         except BaseException as error:
             if self._transport is not None:
@@ -320,8 +327,9 @@ class NatsClient(Client):
         if isinstance(error, ConnectionError) and self._greeted:
             self._dropped_by.add(self.trying)
         hung_up = isinstance(error, ConnectionError) or _HUNG_UP in str(error)
-        # A server that refuses the certificate closes the connection, and its alert may be lost with unread data. A
-        # server that stops at the same time has the same effect, but only at the first try.
+        # A server that refuses the client certificate sends a TLS alert and closes the connection. The alert may be
+        # lost if data was unread. A server that shuts down during the try looks the same, but not at two tries in a
+        # row. So only the second such end is reported.
         if hung_up and (first if not self._greeted else self._asked_for_certificate):
             if self.trying in self._hung_up:
                 return TlsRequiredError(
@@ -372,7 +380,8 @@ class NatsClient(Client):
     def _require_tls(self, info: dict[str, Any]) -> None:
         """Raise an error if TLS is required and the next command, which contains the login, would not be encrypted.
 
-        A server with `allow_non_tls` reports TLS as available, not as required. nats-py checks only for required TLS.
+        A server with `allow_non_tls` reports TLS as available, not as required. nats-py begins TLS only if `info`
+        reports TLS as required, so this method changes `info`.
 
         Raises:
             TlsRequiredError: The server offers no TLS, or requires a client certificate that is not configured.
@@ -413,10 +422,10 @@ class NatsClient(Client):
 
     async def _process_err(self, err_msg: str) -> None:
         sent = _ERROR.match(self._ps.buf)
-        # nats-py passes the text in lower case.
+        # Read the buffer, because nats-py passes `err_msg` in lower case.
         said = sent[1].decode("utf-8", "replace") if sent else err_msg.strip("'")
         refusal = Refusal.read(said)
-        if _SUBSCRIPTIONS_EXCEEDED in said.lower() and self._subs:  # the newest subscription ends, not the connection
+        if _SUBSCRIPTIONS_EXCEEDED in said.lower() and self._subs:  # the server refuses only the newest
             refusal = Refusal("subscribe", self._subs[max(self._subs)].subject, said)
         if refusal is not None:
             self.on_refusal(refusal)
@@ -432,7 +441,7 @@ class NatsClient(Client):
 class _Tcp(TcpTransport):
     """A TCP transport that raises `ConnectionError` on a write to a closed connection, as nats-py expects.
 
-    uvloop raises `RuntimeError`. After a `RuntimeError`, nats-py stops reconnecting permanently and fails to close.
+    uvloop raises `RuntimeError` for such a write. After a `RuntimeError`, nats-py never reconnects and cannot close.
     """
 
     def __init__(self, take: Callable[[bytes], bytes]) -> None:
@@ -449,7 +458,7 @@ class _Tcp(TcpTransport):
         self._bare_io_writer = self._io_writer = asyncio.StreamWriter(transport, protocol, reader, loop)
 
     def __bool__(self) -> bool:
-        return True  # nats-py replaces a transport that is not connected yet
+        return True  # if this were False before the connection, nats-py would replace the transport
 
     @property
     def unread(self) -> bytes:
@@ -494,8 +503,8 @@ class _Tcp(TcpTransport):
 class _WebSocket(WebSocketTransport):
     """A WebSocket transport that connects within a bounded time.
 
-    nats-py passes its time limit to aiohttp as the limit of the closing handshake, in a form for which aiohttp logs a
-    warning. A server that accepts the connection and then sends nothing would block the client for minutes.
+    nats-py limits only the closing handshake, not the connecting, and uses a form of timeout for which aiohttp logs a
+    warning. So a server that accepts the connection and then sends nothing would block the client for minutes.
     """
 
     async def connect(self, uri: Any, buffer_size: int, connect_timeout: int) -> None:
@@ -515,7 +524,7 @@ class _WebSocket(WebSocketTransport):
 
 
 class _Reader(asyncio.StreamReader):
-    """A stream reader that buffers only the bytes that `take` returns."""
+    """A stream reader for nats-py. `take` processes new bytes, and the reader buffers the rest that `take` returns."""
 
     def __init__(self, take: Callable[[bytes], bytes], limit: int) -> None:
         super().__init__(limit)

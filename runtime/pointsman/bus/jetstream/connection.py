@@ -38,7 +38,7 @@ _PING_INTERVAL_S = 2.0  # seconds; after three pings without an answer (4 to 6 s
 
 
 class NatsConnection:
-    """One connection to a NATS server or cluster, over `client`. `name` is its name in the broker's monitoring.
+    """One connection to a NATS server or cluster, over `client`. The broker's monitoring shows `name`.
 
     `on_lost` and all `listeners` are called when the connection is lost, `on_restored` when the connection is restored.
     `on_no_responders` is called with each subject of a request that has no subscriber.
@@ -157,7 +157,7 @@ class NatsConnection:
         _log.info("bus_connected", server=settings.servers, client=self._name)
 
     async def _subscribe_replies(self) -> None:
-        """Subscribe to the replies, and flush. A refusal of the subscription arrives before the answer to the flush."""
+        """Subscribe to the replies, and flush, because a refusal arrives before the answer to the flush."""
         await self.subscribe(self._requests.replies.subject, self._requests.replies.on_message)
         await self.flush_client()
         if self._requests.denied is not None:
@@ -218,7 +218,7 @@ class NatsConnection:
         self._optional.update(prefixes)
         try:
             yield
-        except BaseException:  # a request may be abandoned, and its refusal may arrive later
+        except BaseException:  # the request may be abandoned, so its refusal may still arrive
             asyncio.get_running_loop().call_later(_LATE_REFUSAL_S, self._optional.subtract, prefixes)
             raise
         self._optional.subtract(prefixes)
@@ -266,7 +266,7 @@ class NatsConnection:
             doctor = "the process tries again to connect; check the broker with `pointsman doctor`"
             hint = None if self.connected else doctor
             _log.warning("bus_error", reason=reason, server=server, connected=self.connected, hint=hint)
-        elif self._opening is None:  # otherwise the error is raised
+        elif self._opening is None:  # at the first connection, `open` raises the error
             hint = "the process tries again to connect; correct the login or the certificate, here or at the broker"
             _log.error("connection_rejected", reason=reason, server=server, user=self._login, hint=hint)
 
@@ -274,7 +274,7 @@ class NatsConnection:
         """Record the result of a try at one server.
 
         If every server was tried, and the fault of one of the servers is permanent, fail all requests that wait for the
-        connection.
+        connection, or the first connection.
         """
         self._faults[self.client.trying] = fault
         found = next(filter(None, self._faults.values()), "")

@@ -27,7 +27,8 @@ class Follower:
     Attributes:
         stream: The name of the stream.
         subject: The filter.
-        after: The sequence of the last yielded message; before the first message, the sequence to begin after.
+        after: The sequence of the last yielded message. Before the first message, the following begins after this
+            sequence.
     """
 
     def __init__(
@@ -60,9 +61,10 @@ class Follower:
     async def messages(self) -> AsyncGenerator[StoredMessage, None]:
         """Yield the messages in the order of their sequences.
 
-        A replacement consumer begins with the last yielded message. If the stream ends before the last yielded message,
-        or has a younger message at its sequence, the stream was created again or has lost its end. Then the iterator
-        continues with the first message that is younger than the last yielded message.
+        A replacement consumer begins with the last yielded message. The stream was created again, or has lost its end,
+        in two cases: its newest sequence is lower than that of the last yielded message, or a younger message has the
+        sequence of the last yielded message. In both cases the iterator continues with the first message that is
+        younger than the last yielded message.
 
         Yields:
             The stored messages, then each new message.
@@ -97,8 +99,8 @@ class Follower:
     async def _create(self, push: PushConsumer) -> datetime:
         """Create the consumer.
 
-        The broker does not report a start after the end of the stream. So before a replacement consumer is created, the
-        newest message of the stream is compared with the last yielded message.
+        The broker gives no error if a consumer starts after the end of the stream. So before a replacement consumer is
+        created, the newest message of the stream is compared with the last yielded message.
 
         Returns:
             The time of the last yielded message; before the first message, the time of the creation.
@@ -168,8 +170,8 @@ async def merge_followers(
 ) -> AsyncGenerator[StoredMessage, None]:
     """Yield the messages of several filters of one stream in the order of their sequences.
 
-    The consumers deliver independently, so an idle consumer may deliver an older message later. Before a message is
-    yielded, `last` reads the newest message of the filter of each idle consumer.
+    The consumers deliver independently, so an idle consumer may deliver an older message later. So before a message is
+    yielded, `last` reads the newest message of each idle consumer's filter, which shows if a message is still to come.
 
     Args:
         followers: One follower for each filter.
@@ -181,7 +183,7 @@ async def merge_followers(
     sources = [follower.messages() for follower in followers]
     coming = {number: asyncio.ensure_future(anext(source)) for number, source in enumerate(sources)}
     heads: dict[int, StoredMessage] = {}
-    read_through = [0] * len(followers)  # by follower: no undelivered message has this sequence or a lower one
+    read_through = [0] * len(followers)  # by follower: all messages up to this sequence have arrived
     try:
         while True:
             if not heads:
@@ -217,7 +219,7 @@ async def _find_late(
     read_through: list[int],
     last: Callable[[str, str], Awaitable[StoredMessage | None]],
 ) -> int | None:
-    """Return the number of a follower that may still yield a message before `sequence`; None if all are idle."""
+    """Return the number of a follower that may still yield a message before `sequence`; None if no follower can."""
     for number in idle:
         follower = followers[number]
         if follower.has_arrived:

@@ -23,7 +23,7 @@ _SAMPLED_FLAG: Final = 0x01
 
 
 def is_sampled(headers: Mapping[str, str]) -> bool:
-    """Return True if the message belongs to a sampled trace, because the last flag of its `traceparent` is set."""
+    """Return True if the trace is sampled, that is, if the lowest bit of the flags in `traceparent` is set."""
     flags = headers.get("traceparent", "")[-2:]
     try:
         return bool(int(flags, 16) & _SAMPLED_FLAG)

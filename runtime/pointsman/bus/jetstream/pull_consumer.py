@@ -28,15 +28,16 @@ _log = structlog.get_logger(__name__)
 
 _HOLD_S = 2.0  # seconds after which a message that was not taken returns to the broker
 _MAX_WAITING_PULLS = 4096  # pull requests that may wait at one consumer; each process of an agent needs two
-# Seconds for which a consumer must be unused before its ack deadline is shortened. Processes that start together have
-# all requested their deadlines within this time.
+# Seconds for which a consumer must be unused before its ack deadline is shortened. The time suffices for processes that
+# start together to request their deadlines.
 _IDLE_CONSUMER_S = 1.0
 _ACK_WAITS_METADATA = "pointsman-ack-waits"  # a key in a consumer's metadata
 _ACK_WAIT_HINT = "the longest value applies; set the same POINTSMAN_ACK_WAIT for all processes, and restart them"
 _RETRY_PAUSE_S = 0.5  # seconds between two tries to open a consumer
 _ELECTION_S = 5.0  # seconds that a cluster takes to elect the leader of a consumer
-# A pull request that every consumer refuses with status 400, because its heartbeat is as long as the request. If the
-# consumer does not exist, the broker answers with status 503, no subscriber.
+# A pull request whose answer shows if a consumer exists. Every consumer refuses the request with status 400, because
+# its heartbeat is as long as the request. If the consumer does not exist, the broker answers with status 503, no
+# subscriber.
 _INVALID_PULL = b'{"batch":1,"expires":1000000000,"idle_heartbeat":1000000000}'
 
 
@@ -67,14 +68,15 @@ def ack_waits(info: Mapping[str, Any]) -> set[int]:
 class PullConsumer:
     """A durable consumer in one process; see `ports.Consumer`.
 
-    `config` comes from `durable_config`; `whole` fetches a body that is stored separately.
+    `config` comes from `durable_config`; `whole` fetches a body that is stored separately. `handed_out` receives the
+    number of messages of each delivery.
 
-    With `forgets`, the broker may lose messages of this stream at a restart, and may give their sequences to other
-    messages. Deliveries from before a restart are then not settled, because the broker redelivers them or has lost
-    them.
+    `forgets` is True if the broker may lose messages of this stream at a restart, and may give their sequences to other
+    messages. After a restart, earlier deliveries are not settled, because the settlement may reach another message. The
+    broker redelivers the message of such a delivery, or has lost the message.
 
-    `may_create` is False for a process that uses the existing consumer. `has_replicas` returns True on a cluster. A
-    cluster has no consumer while the cluster elects the leader of the consumer.
+    `may_create` is False for a process that uses the existing consumer. `has_replicas` returns True on a cluster. While
+    a cluster elects the leader of a consumer, the consumer seems to be missing, so the consumer is tried again.
     """
 
     def __init__(
@@ -162,7 +164,7 @@ class PullConsumer:
             raise ConfigurationError(with_advice(told, code))
 
     async def _find(self) -> None:
-        """Return if the consumer exists. This method sends a request that a consumer refuses without a delivery.
+        """Return if the consumer exists. The request of this method, `_INVALID_PULL`, causes no delivery.
 
         Raises:
             ConfigurationError: The consumer does not exist, and did not exist before.
@@ -309,7 +311,7 @@ class PullConsumer:
         self._lost_for = ""
 
     def _start_hold_timer(self) -> None:
-        """Start the timer that returns untaken messages and closes the pull. The broker then sends no messages."""
+        """Start the timer that closes the pull request, so the broker sends no more, and returns untaken messages."""
         if not self._taking and self._hold is None:
             self._hold = asyncio.get_running_loop().call_later(_HOLD_S, self._release_buffer)
 
@@ -337,9 +339,9 @@ class PullConsumer:
 class PullDelivery:
     """One delivery. A message to its reply subject settles the delivery; the broker sends no answer.
 
-    With `since`, a delivery is neither settled nor forwarded if `restarts` differs from `since`, because the broker has
-    restarted. The same is true while the connection is down, because the client would send the message to the broker
-    after the restart.
+    `since` is the value of `restarts` at the delivery, or None if the broker loses no messages at a restart. With
+    `since`, the delivery is neither settled nor forwarded after a restart. While the connection is down, the delivery
+    is not settled either, because the client would send the settlement to the broker after the restart.
     """
 
     __slots__ = ("_arrival", "_bus", "_reply", "_since", "delivered", "message")

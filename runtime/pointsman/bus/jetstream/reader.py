@@ -40,10 +40,10 @@ _LAG_TIMEOUT_S = 1.0  # seconds to wait for a message that another replica has
 class StreamReader:
     """Reads the streams of a connection. An answer must arrive within `timeout` seconds.
 
-    With `from_leader`, the leader of a stream answers, and a request may have the read subject in its body. Otherwise
-    each request has the read subject in the subject of the request, by which a permission can limit the request. Such a
-    request is a direct get of the newest message, or a consumer with one filter. A replica that lags may answer such a
-    request, so with `has_replicas` an absence is checked twice.
+    With `from_leader`, the leader of a stream answers, so no answer is outdated. Without `from_leader`, the subject of
+    each request contains the read subject, so a permission can limit the reads. Such a request is a direct get of the
+    newest message, or creates a consumer with one filter. A replica that lags may answer, so an absence is checked
+    twice if `has_replicas` returns True.
 
     `missing` is called with a stream that the broker does not have. `missing` returns True if a second try may succeed.
     """
@@ -87,7 +87,8 @@ class StreamReader:
         """Return the newest message of a subject, or of a filter with wildcards; None if there is no message.
 
         For the filter `>`, nats-server returns the message with the last sequence, or no message if this message was
-        deleted. For any other filter, the server searches, which takes longer in a stream with many subjects.
+        deleted. For any other filter, the server searches, which takes longer in a stream with many subjects. So for
+        `>`, a search follows only if the first answer has no message.
         """
         found = await self._last(stream, subject)
         return await self._last(stream, _EVERY_SUBJECT) if found is None and subject == ">" else found
@@ -127,8 +128,8 @@ class StreamReader:
     async def follow(self, stream: str, subjects: Sequence[str], after: int) -> AsyncGenerator[StoredMessage, None]:
         """Yield the messages of the subjects above `after`, then each new message.
 
-        After a restart, a broker may have lost messages, and counts from a lower sequence. A stream that was created
-        again is read from its start. A stream that lost its last messages is read from its present end.
+        If a broker lost messages at a restart, the sequences of new messages begin at a lower number. A stream that was
+        created again is then read from its start. A stream that lost its last messages is read from its present end.
 
         Args:
             stream: The name of the stream.
@@ -190,7 +191,7 @@ class StreamReader:
                 if stored.sequence > after:
                     after = stored.sequence
                     yield stored
-            if after == reached:  # a replica lags, or the message has a header that replaces its sequence
+            if after == reached:  # no progress: a replica lags, or a header of the message replaces its sequence
                 next_one = await self._get_from_leader(stream, {"seq": after + 1, "next_by_subj": subject})
                 if next_one is None:  # the last message was deleted during the read
                     return

@@ -59,11 +59,11 @@ _NO_RIGHTS_OVER_OTHERS: Mapping[str, bool] = {
     "allow_msg_ttl": False,
     "allow_rollup_hdrs": False,
 }
-"""Options of streams with publishers that must not act on the messages of other publishers."""
+"""Options of streams whose publishers must not delete messages of other publishers, or publish on their subjects."""
 
 
 class StreamLayout(NamedTuple):
-    """The existing streams of a namespace. Handoffs may have a separate stream. The streams may be in a domain."""
+    """The layout of a namespace: True if handoffs have a separate stream, and the domain of the streams or no text."""
 
     separate_handoffs: bool
     domain: str
@@ -141,7 +141,8 @@ async def ensure_streams(
     several = clustered or settings.replicas > 1
     if settings.unsynced_handoffs and several:
         raise ConfigurationError(_ONE_NODE)
-        # The process that created the streams chose the stream of handoffs. A stream may have been lost later.
+    # The process that created the namespace chose if handoffs have a separate stream. If the work stream was lost
+    # later, an existing stream of handoffs shows the choice.
     apart = settings.unsynced_handoffs or not error_code(await bus.api(f"STREAM.INFO.{subjects.handoff_stream}"))
     first, *_ = stream_configs(subjects, settings, apart=apart)
     work = await found(first)
@@ -176,10 +177,11 @@ def _obstacles(info: Mapping[str, Any], settings: Settings, *, clustered: bool) 
 def stream_configs(subjects: Subjects, settings: Settings, *, apart: bool = False) -> list[dict[str, Any]]:
     """Return the JetStream configurations of a namespace, the work stream first. Times are in nanoseconds.
 
-    With `allow_direct`, a subject with many messages is read in batches; the reader reads the last sequence from the
-    leader. A configuration without `discard` accepts both values of `discard`: the operator chooses the limits, and a
-    stream that refuses new messages at its limit loses no messages. Supervisors trim the streams without a `max_age`,
-    because the broker would delete messages that are still pending.
+    `allow_direct` permits batched reads of a subject with many messages. A replica that lags may answer such a read, so
+    the reader reads the last sequence from the leader. A configuration without `discard` accepts both values of
+    `discard`: the operator chooses the limits, and a stream that refuses new messages at its limit loses no messages.
+    Most streams have no `max_age`, because the broker would delete messages that are still pending; supervisors trim
+    these streams.
 
     Args:
         subjects: The subjects of the namespace.
@@ -325,7 +327,7 @@ def _bounded(wanted: Mapping[str, Any], settings: Settings) -> Mapping[str, Any]
 def unconsumed_subjects(subjects: Subjects) -> dict[str, str]:
     """Return the prefix of the subjects of each stream without a durable consumer.
 
-    If such a stream is missing, the first read or write of the stream detects the loss.
+    No consumer detects the loss of such a stream. The first read or write detects the loss, by these subjects.
 
     Args:
         subjects: The subjects of the namespace.

@@ -37,7 +37,7 @@ __all__ = ["MAX_PAYLOAD_BYTES", "Broker"]
 
 MAX_PAYLOAD_BYTES = 1_048_576  # the default of nats-server
 _CLOCK_RESOLUTION_S = (
-    1e-6  # seconds; an event loop fires a timer early by up to its clock's resolution, before the message is due
+    1e-6  # seconds of the shortest wait, because an event loop fires a timer early by up to its clock's resolution
 )
 _NEWEST_ONLY: frozenset[StreamKind] = frozenset({"deliveries", "limits"})
 """The streams that store only the newest message of each subject."""
@@ -98,7 +98,8 @@ class Broker:
         self._schedules: dict[str, _Schedule] = {}
         self._expiring: list[tuple[float, StreamKind, int]] = []  # due time, stream and sequence of messages with a TTL
         self._waiting: dict[asyncio.Future[None], Durable | None] = {}
-        """The consumer that each waiter waits for; None for any change. The order of waking makes runs repeatable."""
+        """By waiter: the consumer to wait for; None for any change. Waiters wake in the order of the dictionary, which
+        makes runs repeatable."""
         self._sequence_counter = count(1)
         self._subjects = Subjects(namespace)
         self._objects = f"$O.{self._subjects.artifacts_bucket}."
@@ -220,8 +221,8 @@ class Broker:
     def power_cut(self) -> None:
         """Restart with the synced state.
 
-        Later handoffs are lost, and new handoffs receive their sequence numbers. A consumer whose position is after the
-        end of the stream moves back to this end.
+        Handoffs that were stored after the sync are lost, and new handoffs receive the lost sequence numbers. A
+        consumer whose position is after the end of the stream moves back to this end.
         """
         self._publish_due()
         synced, waiting = self._synced
@@ -250,7 +251,7 @@ class Broker:
         return self.stream_of(plan.target) == "handoffs"
 
     async def until_changed(self, durable: Durable | None = None) -> None:
-        """Wait until `durable` has a new or returned message, or a message may be due. None waits for any consumer."""
+        """Wait until `durable`, or with None any consumer, has a new or returned message, or a message may be due."""
         changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting[changed] = durable
         due = self._next_due(durable)

@@ -1,4 +1,4 @@
-"""Run a broker inside the process with the semantics of JetStream. One contract suite tests both brokers."""
+"""Run a broker inside the process with the semantics of JetStream. One contract suite tests this bus and JetStream."""
 
 from __future__ import annotations
 

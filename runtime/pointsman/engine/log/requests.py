@@ -1,6 +1,7 @@
 """Decode messages of the bus to inputs of the core.
 
-For a message that cannot be read, a function raises a `ContractError` with the problem.
+For a message that cannot be read, most functions raise a `ContractError` with the problem. `read_request` returns a
+`RequestRefused`.
 """
 
 from __future__ import annotations
@@ -86,7 +87,8 @@ def read_request(stored: StoredMessage, team: Team) -> RequestReceived | Request
         caller_id(admission.request_id, "request id")
         caller_id(admission.correlation_id, "correlation id")
     except ContractError as error:
-        # The same body with different headers is a different request, because a sender may correct only a header.
+        # The digest includes the error, because a sender may correct only a header and send the body unchanged. The
+        # corrected request must not count as a copy of the refused request.
         digest = stable_digest(str(error).encode("utf-8", "replace") + stored.body)
         admission = _readable(_admission(stored, team, envelope, None, digest, body))
         refusal = AttemptError(kind=error.kind, message=str(error))
@@ -214,7 +216,7 @@ def _request_identity(stored: StoredMessage, envelope: Envelope | None, headers:
         return envelope.id, envelope.source
     identity = read_identity(stored.headers, stored.body)
     own_id = identity.id or headers.get("nats-msg-id")
-    # A sequence alone is unique only until the stream is created again. The sequence and its time are always unique.
+    # The id includes the time, because sequences begin at 1 again when a stream is created again.
     own_id = own_id or f"sequence-{stored.sequence}-{stored.at:%Y%m%dT%H%M%S.%fZ}"
     return own_id, identity.source
 
@@ -241,7 +243,7 @@ def correlation_id_of_request(stored: StoredMessage) -> str:
 
 
 def workflow_id_of(stored: StoredMessage, team: str, subjects: Subjects) -> str | None:
-    """Return the workflow of `team` in the subject or the id of a message; None if the message names no workflow."""
+    """Return the id of the workflow of `team` to which a message belongs; None if the message has no workflow."""
     with suppress(ContractError):
         match stored.subject.split(".", 2)[1]:
             case "request":
@@ -293,7 +295,7 @@ async def recent_requests(bus: Bus, requests: str) -> AsyncGenerator[StoredMessa
 async def find_request(bus: Bus, requests: str, workflow: str, *, after: int | None = None) -> StoredMessage | None:
     """Return the request that starts `workflow`; None if no such request is found.
 
-    Only requests `after` a sequence are compared. Default: the requests of `recent_requests`.
+    With `after`, all requests with a greater sequence are compared; without `after`, those of `recent_requests`.
     """
     found = (
         recent_requests(bus, requests)
@@ -327,7 +329,7 @@ def read_input(
 ) -> ResultReceived | ControlReceived | TimerFired:
     """Return the result, control or timer of a message.
 
-    Half of a surrogate pair in a result becomes a question mark.
+    If a result cannot be read because of half of a surrogate pair, the half is replaced by a question mark.
 
     Args:
         stored: The message.

@@ -9,9 +9,9 @@
 
 Every new id is computed from the id of the letter. So two replays of one letter make one workflow, or one new attempt.
 
-The broker's permissions limit the origin in the subject of a letter to its publisher, but not the body of the letter. A
-worker may publish letters with its agent as the origin. So a replay sends only events that the origin can have
-received: requests, controls and results of the team, and tasks that were handed to the agent.
+The subject of a letter names its origin, and a permission limits a worker to letters of its own agents. No permission
+limits the body of a letter, so a worker could forge a letter with any event. So a replay sends only events that the
+origin can have received: requests, controls and results of the team, and tasks that were handed to the agent.
 """
 
 from __future__ import annotations
@@ -176,8 +176,8 @@ class DeadLetterReplay:
     async def _resubmit_request(self, content: DeadLetter, *, task: bool) -> str:
         """Send the request of the letter's workflow again, as a new workflow. The log contains the caller's request.
 
-        Each replay of the letter makes the same new workflow. If the agent of its `task` is not live, nothing is sent,
-        because the new workflow would fail at once.
+        Each replay of the letter makes the same new workflow. If `task` is True and the agent of the letter's task is
+        not live, nothing is sent, because the new workflow would fail at once.
 
         Returns:
             The id of the new workflow.
@@ -214,7 +214,7 @@ class DeadLetterReplay:
             correlation_id=started.correlation_id,
             causation_id=content.id,
         )
-        caller = started.caller if started.parent is None else ""  # a team is not a user
+        caller = started.caller if started.parent is None else ""  # the caller of a child is a team, not a user
         subject = self._subjects.request(started.team, caller or self._user)
         await publish_with_retry(self._bus, subject, dump(request), encode(envelope))
         return workflow_id_for(subject, request_id, self._source)
@@ -244,9 +244,9 @@ class DeadLetterReplay:
         return workflow
 
     async def _wait_until_reopened(self, content: DeadLetter, log: str, control: str) -> None:
-        """Wait until the log has the reopened task. The letter must not be removed earlier.
+        """Wait until the log has the reopened task, because the letter must not be removed earlier.
 
-        If a supervisor restarted while the log still has the failed task, the supervisor would write the letter again.
+        A supervisor that restarts while the log still has only the failed task would write the letter again.
 
         Raises:
             NotReplayableError: The workflow has ended, or the supervisor has not reopened the task in time.

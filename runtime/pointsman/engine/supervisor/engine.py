@@ -77,28 +77,30 @@ __all__ = ["SupervisorEngine"]
 _log = get_logger(__name__)
 
 _BATCH_SIZE = 256
-"""Maximum number of inputs of one batch. One stream delivers about so many inputs in a few milliseconds."""
+"""Maximum number of inputs of one batch. One stream delivers about this many inputs in a few milliseconds."""
 _BATCH_DELAY_S = 0.005
-"""Delay in which inputs gather while supervisors share the workflows. A larger batch is published together. With this
-delay, two supervisors on two CPUs handle a fifth more inputs; a delay of 10 ms was not better."""
+"""Delay between two pulls while several supervisors share the workflows. The next pull receives the inputs that arrive
+during the delay as one batch, whose messages are published together. With this delay, two supervisors on two CPUs
+handle a fifth more inputs; a delay of 10 ms was not better."""
 _MAX_DELIVERIES = 5
 """Number of deliveries of an input after which the engine dead-letters the input, if each delivery raises an error."""
 _MAX_RETRY_PAUSE_S = 60.0
 """Maximum delay between two deliveries of a timer that raises an error in the engine."""
 _SHUTDOWN_TIMEOUT_S = 1.0
-"""Seconds at shutdown in which the team's card is withdrawn, and in which open turns may end. A card that is not
-withdrawn expires, and the inputs of a cancelled turn are delivered to another supervisor."""
+"""Seconds at shutdown for two steps: the team's card is withdrawn, and open batches of inputs are processed. The limit
+causes no loss: a card that is not withdrawn expires, and unprocessed inputs are delivered to another supervisor."""
 _FIRST_TURN_PAUSE_S = 0.1
-"""Delay before the first check of a waiting turn, which may then start. The delay grows with each check."""
+"""Delay before the first redelivery of a request that waits for the end of an earlier turn of its thread. The delay
+grows with each redelivery."""
 _MAX_TURN_PAUSE_S = 1.0
-"""Maximum delay between two checks of a waiting turn. Each check reads the record of the thread."""
+"""Maximum delay between two deliveries of such a request. Each delivery costs a read of the record of the thread."""
 _MESSAGE_PAUSE_S = 0.5
 """Delay before the redelivery of a message to a workflow that has not begun. The delay grows with each delivery."""
 _MAX_MESSAGE_PAUSE_S = 10.0
 """Maximum delay between two deliveries of a message to a workflow that has not begun."""
 _HEADS_PER_WORKFLOW = 2
-"""Number of cached heads for each slot of admission. This process also receives inputs of workflows that other
-supervisors have admitted."""
+"""Number of cached log heads for each slot of admission: more than one, because this process also receives inputs of
+workflows that other supervisors have admitted."""
 
 
 class SupervisorEngine:
@@ -273,8 +275,8 @@ class SupervisorEngine:
     async def _run_heartbeat(self) -> None:
         """Run the tasks of each heartbeat.
 
-        Schedules fire by the broker's clock. If the broker's clock is set, waiting schedules are published again, with
-        the corrected times.
+        Schedules fire by the broker's clock. So if a person sets the broker's clock, waiting schedules are published
+        again, with the corrected times.
         """
         while True:
             await self._clock.sleep(self._settings.heartbeat)
@@ -348,7 +350,7 @@ class SupervisorEngine:
         self._accept_delivery(delivery, turns)
 
     def _accept_delivery(self, delivery: Delivery, turns: asyncio.TaskGroup) -> None:
-        if is_cancellation(delivery.message):  # acknowledged without effect, because a control cancels the workflow
+        if is_cancellation(delivery.message):  # no effect, because the parent also sends a control, which cancels
             turns.create_task(_acknowledge(delivery))
             return
         if self._scheduler.concerns(delivery.message):
@@ -367,7 +369,8 @@ class SupervisorEngine:
             turns.create_task(self._acknowledger.dead_letter(delivery, received.workflow, kind, why))
             return
         workflow, inbound_input = received
-        # The workflow may have been cancelled while its request waited. A handoff of another team needs no slot.
+        # A request needs a slot, except if the workflow was cancelled while its request waited, so it has ended
+        # already. A handoff of another team needs no slot.
         if delivery.message.subject.split(".", 2)[1] == "request" and workflow not in self._ended:
             self._admission.admit(workflow)
         self._enqueue(workflow, inbound_input, turns)
@@ -440,7 +443,8 @@ class SupervisorEngine:
             self._invalidate(workflow, inbound)
             _log.exception("inputs_failed", inputs=len(inbound))
             for inbound_input in inbound:
-                # A timer blocks no other input, but a workflow may wait only for the timer. So redelivery never ends.
+                # A timer is redelivered without a limit, because the workflow may wait only for this timer, and the
+                # redelivery blocks no other input.
                 patient = isinstance(inbound_input.input, TimerFired)
                 await self._retry_later(inbound_input.delivery, workflow, error, for_ever=patient)
 
@@ -459,8 +463,8 @@ class SupervisorEngine:
     def _invalidate(self, workflow: str, inbound: Iterable[InboundInput]) -> None:
         """Discard the cached head of a workflow, and free its slot if its request is returned.
 
-        The next supervisor that takes the request admits the request. If this process had only this slot and did not
-        free it, no supervisor might admit the request.
+        The next supervisor that takes the request needs a slot for the request. If the only supervisor has one slot,
+        and the slot stayed occupied, no supervisor could take the request.
         """
         self._heads.pop(workflow, None)
         if any(is_request(inbound_input.input) for inbound_input in inbound):
@@ -471,7 +475,8 @@ class SupervisorEngine:
         fault_point("supervisor.received")
         started = self._clock.now() if tracing_enabled() else None
         again = any(inbound_input.delivery.delivered > 1 for inbound_input in inbound)
-        # A request is compared with the log, because it may differ from the first request, or the log was removed.
+        # Only late timers are acknowledged without a read of the log. A request, for example, is compared with the log,
+        # because the request may differ from the first request with its id, or the log may have been removed.
         if workflow in self._ended and not again and all(is_late_timer(each.input) for each in inbound):
             self._admission.release(workflow)
             return await self._acknowledger.acknowledge(workflow, inbound)
@@ -480,11 +485,11 @@ class SupervisorEngine:
         if head is None:
             new = not again and workflow not in self._ended
             fresh = new and all(is_request(inbound_input.input) for inbound_input in inbound)
-            # At the first delivery of a request, the commit expects no log, and fails if a log exists.
+            # The first delivery of a request needs no read: the commit expects no log, and fails if a log exists.
             head = LogHead() if fresh else replace(await self._logs.load(workflow), foreign_messages=True)
         unknown = head.state is None and not any(is_request(inbound_input.input) for inbound_input in inbound)
         if unknown and not await self._decoder.is_cancelled_while_queued(workflow, inbound):
-            # After the last read, another supervisor may have admitted the workflow and settled its request.
+            # Read again: another supervisor may have admitted the workflow and settled its request since the last read.
             head = replace(await self._logs.load(workflow), foreign_messages=True)
             if head.state is None:
                 return await self._settle_unknown(workflow, inbound)
@@ -502,9 +507,9 @@ class SupervisorEngine:
         if workflow in self._ended and not head.state.ended:  # the workflow was resumed, or began again without a log
             self._ended.discard(workflow)
             self._admission.admit(workflow)
-        # Another supervisor publishes the messages of its own commits. If the other supervisor crashes before, the
-        # broker redelivers the input, and the messages are published then. But all messages must exist before the
-        # outcome is published.
+        # The messages of another supervisor's commits are usually left to that supervisor. If that supervisor crashes
+        # before the publish, the broker redelivers its input, and the messages are published then. But before an
+        # outcome is published, all messages must exist.
         others = head.foreign_messages or raced
         if again or (others and (head.state.ended or not all_committed(inbound, entries))):
             await self._outbox.republish_all(head.state, entries)
@@ -531,7 +536,7 @@ class SupervisorEngine:
         """Return messages for redelivery if their workflow may still begin. Dead-letter the other inputs."""
         early = [each for each in inbound if is_message(each.input)]
         if early and not await self._decoder.is_queued(workflow):
-            # A parent sends messages to a child whose handoff may still be in the queue.
+            # The workflow may be a child whose handoff is still in the queue, so its messages get some redeliveries.
             early = [each for each in early if each.delivery.delivered < _MAX_DELIVERIES]
         for each in early:
             await each.delivery.nak(min(_MESSAGE_PAUSE_S * each.delivery.delivered, _MAX_MESSAGE_PAUSE_S))
@@ -539,7 +544,7 @@ class SupervisorEngine:
             await self._acknowledger.dead_letter_unknown(workflow, others)
 
     async def _wait_for_turn(self, workflow: str, inbound: Sequence[InboundInput]) -> None:
-        """Return the request of a waiting turn. The broker delivers the request again, to any supervisor."""
+        """Return the request of a turn that must wait. The broker delivers the request again, to any supervisor."""
         self._invalidate(workflow, inbound)
         for each in inbound:
             await each.delivery.nak(min(_FIRST_TURN_PAUSE_S * each.delivery.delivered, _MAX_TURN_PAUSE_S))
@@ -585,7 +590,7 @@ def _identity(delivery: Delivery) -> tuple[str, int, int]:
 
 
 class _Turns(asyncio.TaskGroup):
-    """The turns of workflows, which a shutdown can end."""
+    """The asyncio tasks that process inputs. A shutdown can end the tasks."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -598,7 +603,7 @@ class _Turns(asyncio.TaskGroup):
         return task
 
     async def end(self, within: float) -> None:
-        """Wait for the open turns for at most `within` seconds, then cancel the turns that are still open."""
+        """Wait for the open tasks for at most `within` seconds, then cancel the tasks that are still open."""
         if self._open:
             await asyncio.wait(self._open, timeout=within)
         for task in tuple(self._open):

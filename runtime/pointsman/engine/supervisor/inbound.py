@@ -69,9 +69,9 @@ def is_request(each: Input) -> bool:
 
 
 def is_late_timer(each: Input) -> bool:
-    """Return True if an input of an ended workflow is a timer of its first round, which has no effect.
+    """Return True if an input of an ended workflow is a timer of the first round. Such a timer has no effect.
 
-    Any other input is compared with the log, because another supervisor may have resumed the workflow.
+    For any other input the log is read again, because another supervisor may have resumed the workflow.
     """
     return isinstance(each, TimerFired) and is_first_round(each.name)
 
@@ -118,7 +118,10 @@ def _result_forgery(state: State, each: ResultReceived) -> AttemptError | None:
 
 
 def _message_refusal(state: State, each: ControlReceived) -> AttemptError | None:
-    """Return an error for a message to an ended workflow without a next turn; None for any other control."""
+    """Return an error for a message to an ended workflow; None for any other control.
+
+    No error is returned if the message starts the next turn of a thread, is a redelivery, or comes from a parent.
+    """
     if not is_message(each) or not state.ended or not (reason := late_message(state, each)):
         return None
     return AttemptError(kind="workflow_ended", message=reason)
@@ -130,7 +133,11 @@ def is_message(each: Input) -> TypeGuard[ControlReceived]:
 
 
 def is_cancellation(workflow: str, received: ControlReceived) -> bool:
-    """Return True if a person or a caller cancels the workflow. Only a parent cancels a child, which has no request."""
+    """Return True if a person or a caller cancels the workflow.
+
+    A cancellation by a parent does not count: it is for a child workflow, which began with a handoff and has no queued
+    request.
+    """
     return received.control.action == "cancel" and received.event_id != f"{workflow}-{PARENT_CONTROL}"
 
 
@@ -141,7 +148,10 @@ def fired_early(state: State, inbound: Iterable[InboundInput], now: Callable[[],
 
 
 def all_committed(inbound: Iterable[InboundInput], entries: Iterable[Entry]) -> bool:
-    """Return True if `entries` record every input. No earlier commit did so then. Entries do not record timers."""
+    """Return True if the new `entries` record every input, so no earlier commit had recorded any of the inputs.
+
+    No entry records a timer, so a timer among the inputs makes the result False.
+    """
     committed = {getattr(entry, "event_id", None) for entry in entries}
     return all(inbound_input.event_id in committed for inbound_input in inbound)
 

@@ -130,9 +130,9 @@ class OutboxPublisher:
     async def _withdraw_outcome(self, state: State) -> None:
         """Delete the outcome of an earlier round while a resumed workflow runs.
 
-        For every reader, a workflow without an outcome runs. The log contains the outcomes of all rounds. A slow
-        supervisor may publish the outcome of an earlier round late, so this check is made at each commit of a resumed
-        workflow.
+        Otherwise readers would take the workflow for ended. The log still contains the outcomes of all rounds. A slow
+        supervisor may publish the outcome of an earlier round late, so the outcome is checked at each commit of a
+        resumed workflow.
         """
         if state.round == 1 or state.ended:
             return
@@ -142,7 +142,7 @@ class OutboxPublisher:
             await self._bus.trim("log", subject, found.sequence)
 
     async def broker_clock_changed(self) -> bool:
-        """Compare the broker's clock with its last known time.
+        """Measure the offset of the broker's clock to this process's clock, and compare it with the last offset.
 
         Returns:
             True if the clock was set, so schedules must be published again.
@@ -181,8 +181,8 @@ class OutboxPublisher:
     async def _publish_batch(self, state: State, messages: Sequence[EncodedMessage]) -> int:
         """Publish messages concurrently.
 
-        Afterwards the broker has every message, or the attempt with an oversize message has failed. If some messages
-        cannot be published, the first error is raised.
+        Afterwards the broker has every message. For an oversize handoff or result, the broker has a failed result. If
+        other messages cannot be published, the first error is raised.
 
         Returns:
             The number of new messages.
@@ -252,7 +252,7 @@ class OutboxPublisher:
         )
 
     async def _fail_oversize(self, state: State, message: Message, error: OversizeEventError) -> None:
-        """Publish a failed result in the name of the agent for an oversize handoff, or for a team's oversize result."""
+        """Publish a failed result: for an oversize handoff in the name of its agent, or for an oversize result."""
         failure = AttemptError(
             kind=ErrorKind.OVERSIZE, message=f"the {message.event.short_name()} was not sent: {error}"
         )
@@ -293,7 +293,7 @@ class OutboxPublisher:
     async def _cancel_tasks(self, state: State, abandoned: Sequence[Task]) -> None:
         """Broadcast the cancellation of abandoned tasks, and replace their queued and scheduled handoffs.
 
-        A worker may miss the broadcast, because the result of an abandoned task is ignored.
+        The broadcast may be lost without harm, because the result of an abandoned task is ignored.
         """
         if handed := [task for task in abandoned if task.attempt]:
             cancelled = Cancellation(
@@ -306,7 +306,7 @@ class OutboxPublisher:
     async def _replace_handoff(self, state: State, task: Task) -> None:
         """Replace the task's handoff by a cancellation. The handoff may be queued, scheduled or taken.
 
-        The cancellation also prevents that another supervisor stores the handoff late.
+        The cancellation remains on the subject of the handoff, so another supervisor cannot store the handoff late.
         """
         if task.not_before is not None:  # any message on the subject of a schedule ends the schedule
             schedule = retry_schedule(state, task, self._subjects)

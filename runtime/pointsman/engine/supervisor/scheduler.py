@@ -58,7 +58,7 @@ from pointsman_schemas.team import Team
 __all__ = ["ScheduleBounds", "Scheduler"]
 
 _SWEEP_INTERVAL_S = 3600.0
-"""Interval of checks of all schedules, because a broker may have lost timers."""
+"""Interval at which all schedules are checked, because the broker may have lost timers."""
 _ID_POSITION = 3  # the position of the schedule's id among the tokens of a subject
 
 _log = get_logger(__name__)
@@ -134,7 +134,7 @@ class Scheduler:
             return
         if (name := schedule_of_request(state.request_id)) is None:
             return
-        with suppress(ContractError):  # the id has the form of a run, but a caller chose it
+        with suppress(ContractError):  # a caller may choose an id in the form of a run's id
             head = await SCHEDULE.read(self._bus, self._subjects.cron(self._team, state.caller, name))
             if head.state is not None and any(each.workflow_id == state.workflow_id for each in head.state.runs):
                 ended = {state.workflow_id: state.outcome.status}
@@ -169,7 +169,7 @@ class Scheduler:
             await self._decide(schedule.caller, schedule.name, lambda schedule: (), complete=True)
         except (BusUnavailableError, PermissionDeniedError):
             raise
-        except Exception:  # a faulty schedule, for example with an unknown time zone, must not stop the others
+        except Exception:  # one faulty schedule, as with an unknown time zone, must not end the checks
             _log.exception("schedule_failed", schedule=schedule.name, caller=schedule.caller, team=self._team)
 
     async def _on_change(self, delivery: Delivery) -> None:
@@ -251,7 +251,7 @@ class Scheduler:
         Args:
             caller: The caller to whom the schedule belongs.
             name: The name of the schedule.
-            first: The decision about the input, before the check of times and runs.
+            first: Function that decides about the input. Afterwards the times and the runs are checked.
             now: The broker's time; None to read the time.
             fired: The number of a timer that has fired.
             ended: Runs that have ended; None to read the ends of the runs.
@@ -327,7 +327,7 @@ class Scheduler:
         if schedule.wake is None:
             return
         id = schedule_id_for(schedule.team, schedule.caller, schedule.name)
-        # A schedule that was deleted and created again counts its timers from 1.
+        # The name has the time of creation, because a schedule that was created again counts its timers from 1 again.
         name = f"{schedule.created_at:%Y%m%dT%H%M%S}-{schedule.timer}"
         timer = ScheduleTimer(caller=schedule.caller, schedule=schedule.name, number=schedule.timer, due=schedule.wake)
         envelope = Envelope(

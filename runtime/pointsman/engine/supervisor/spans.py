@@ -44,13 +44,13 @@ _SPAN_ENTRIES = frozenset(("task_succeeded", "task_failed", "task_abandoned", "r
 
 
 def log_context(state: State) -> dict[str, str]:
-    """Return the ids that link a log line to the workflow's trace and caller, because a supervisor has no open span."""
+    """Return the ids that link a log line to the workflow's trace, because no span is open in a supervisor."""
     trace = state.trace
     return {"trace_id": trace.trace_id, "span_id": trace.span_id, "correlation_id": state.correlation_id}
 
 
 class SupervisorSpans:
-    """Exports the spans of one team's workflows, and measures the spans. No method raises an error.
+    """Exports the spans of one team's workflows, and their durations as metrics. No method raises an error.
 
     Args:
         bus: The bus.

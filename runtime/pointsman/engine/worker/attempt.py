@@ -265,7 +265,7 @@ class Attempt:
                 output = await intercept_attempt(self._interceptors, invocation, self._call_agent)
             else:
                 output = await self._agent.run(self.handoff, context)
-            # The output of a FunctionAgent is already JSON, because the agent converts each node.
+            # A FunctionAgent has converted its output to JSON already. An interceptor may replace the output.
             if self._interceptors or type(self._agent) is not FunctionAgent:
                 output = as_json_value(output, repair_text=True)
             return HandlerOutcome("succeeded", output=output)
@@ -290,7 +290,7 @@ class Attempt:
         except TaskError as error:
             made = (
                 error.unusable_output and error.unusable_output.encode("utf-8", "replace").decode()
-            )  # an unpaired surrogate cannot be encoded
+            )  # replace unpaired surrogates, which the result cannot contain
             return HandlerOutcome("failed", made, _attempt_error(error.kind, error, error.retryable, error.retry_after))
         except ModelError as error:
             return HandlerOutcome("failed", error=_attempt_error(error.kind, error, error.retryable, error.retry_after))

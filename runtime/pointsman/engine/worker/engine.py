@@ -66,7 +66,7 @@ _SHUTDOWN_TIMEOUT_S = (
 _RETRY_DELAY_S = 1.0  # seconds before redelivery after an internal error, to avoid a hot loop
 _CLOCK_TOLERANCE = timedelta(
     seconds=1
-)  # assumed difference between clocks; one more read for each handoff in this time costs little
+)  # assumed difference between clocks; a generous value, because it costs only one read for each handoff in this time
 _MIXED_QUEUE_HINT = (
     "any version may receive a task; after an update, stop the old workers; if the agents are different, rename an "
     "agent, or run each agent for its team with --team"
@@ -135,7 +135,7 @@ class Worker:
             pools.setdefault(_shared_agent(agent), SlotPool(agent.card.concurrency))
         self._slots = [create_slots(each, self.instance, self._subjects, pools[_shared_agent(each)]) for each in agents]
         self._in_flight: dict[object, InFlightHandoff] = {}  # by `_handoff_key`
-        # The newest cancelled attempt by workflow and task, oldest first.
+        # The number of the newest cancelled attempt, by workflow and task, in the order of the cancellations.
         self._cancelled: OrderedDict[tuple[str, str], int] = OrderedDict()
         self._processor = HandoffProcessor(bus, self._subjects, settings, self._clock, self._cancelled)
         self._processor.interceptors = tuple(interceptors)
@@ -301,11 +301,11 @@ class Worker:
 
     async def _process_delivery(self, slots: AgentSlots, delivery: Delivery) -> None:
         """Process one delivery until it is settled. Only a refused permission ends the worker."""
-        if self._stopping:  # a delivery during the cancellation of the pull, whose attempt the shutdown would miss
+        if self._stopping:  # the delivery came while the pull was cancelled; the shutdown would miss its attempt
             slots.release()
             await delivery.nak()
             return
-        if is_cancellation(delivery.message):  # the cancellation replaced a handoff
+        if is_cancellation(delivery.message):  # the supervisor replaced the queued handoff by this message
             slots.release()
             with suppress(ContractError):
                 address = self._subjects.parse(delivery.message.subject, HandoffAddress)
@@ -348,7 +348,7 @@ class Worker:
 
     def _warn_about_shared_queue(self, slots: AgentSlots, delivery: Delivery) -> None:
         """Log the teams whose handoffs delay each other, once for each team."""
-        if slots.sharing is None or delivery.delivered > 1:  # a redelivered handoff is old without a wait for a slot
+        if slots.sharing is None or delivery.delivered > 1:  # a redelivered handoff is old for another reason
             return
         message = delivery.message
         with suppress(ContractError):  # another program published the message
@@ -384,7 +384,8 @@ class Worker:
     async def _watch_broker_restarts(self) -> None:
         """Set `since` of the processor after each restart of a broker that does not sync handoffs.
 
-        The consumers of this broker may have moved back to handoffs whose results were stored long ago.
+        Consumers of this broker may have lost their position, so the broker may deliver old handoffs again as first
+        deliveries. For each handoff before `since`, the processor checks if a result exists.
         """
         while True:
             seen = self._bus.restarts
@@ -403,7 +404,7 @@ class Worker:
         except ContractError as error:
             _log.warning("cancellation_unreadable", subject=message.subject, error=str(error))
             return
-        self._cancelled.update(cancelled)  # permanent, because the tasks of a resumed workflow have later attempts
+        self._cancelled.update(cancelled)  # valid after a resume, too, because resumed tasks have later attempts
         while len(self._cancelled) > _MAX_CANCELLED:
             self._cancelled.popitem(last=False)
         for in_flight in list(self._in_flight.values()):
@@ -505,8 +506,8 @@ class Worker:
     async def _return_in_flight(self) -> None:
         """Interrupt the running attempts, after which their handoffs return to the broker.
 
-        A handler that does not stop is abandoned. A task that still runs afterwards waits for the broker, and is
-        cancelled.
+        A handler that does not stop is abandoned. An asyncio task that still runs afterwards waits for the broker, so
+        the asyncio task is cancelled.
         """
         if not (running := self._running_attempts()):
             return

@@ -23,7 +23,8 @@ from pointsman_schemas.subjects import Subjects
 
 __all__ = ["BusProgressPublisher"]
 
-_MAX_OUTSTANDING = 256  # concurrent reports of one attempt; only a loop makes more, which no reader could follow
+# Concurrent reports of one attempt. Only an endless loop makes more reports than this, and no reader could follow them.
+_MAX_OUTSTANDING = 256
 _BATCH_DELAY_S = 0.05  # seconds of text in one broadcast, because twenty broadcasts a second look like continuous text
 # Seconds between two broadcasts of the whole text, for readers that missed a piece. While no text is written, the
 # broadcasts continue for late readers, and the interval doubles each time.
