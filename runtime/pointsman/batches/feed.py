@@ -76,7 +76,7 @@ class BatchFeed:
         self._stored = stored
         self._writing = asyncio.Lock()
         self._stopping = asyncio.Event()
-        self._ended: dict[int, _End] = {}  # ended rows after a row that has not ended
+        self._ended: dict[int, _End] = {}  # by row: the ends that the record does not count yet
         self._client = parts.client.for_user(stored.record.caller)
 
     @property
@@ -155,7 +155,7 @@ class BatchFeed:
             try:
                 self._parts.index.callers.check(record.caller, record.limits)
                 break
-            except CallerLimitError:  # the limit of running workflows, or of tokens or cost in a day
+            except CallerLimitError:  # too many running workflows, or too many tokens or costs today, so wait
                 await asyncio.sleep(_LIMIT_PAUSE_S)
         if self._parts.index.find(workflow) is None:
             self._parts.index.callers.submitted(record.caller, workflow)
@@ -164,7 +164,7 @@ class BatchFeed:
         )
 
     async def _feed(self) -> str:
-        """Send the rows and wait until all rows have ended. Return the reason if the batch ended early."""
+        """Send the rows and wait until all rows have ended. Return the reason if the batch ended early, else ''."""
         record = self._stored.record
         rows = run_batch(
             _RowOffset(self, record.next - 1),
@@ -198,7 +198,7 @@ class BatchFeed:
                 return None
 
         rows: list[int] = [row for row in range(record.next, record.sent + 1) if row not in self._ended]
-        for _ in range(2):  # at the first attempt, the request of a row may not be stored yet
+        for _ in range(2):  # twice, because the request of a row may not be stored yet at the first attempt
             found = await asyncio.gather(*(cancel(row) for row in rows))
             rows = [row for row in found if row is not None]
             if not rows:
@@ -206,7 +206,7 @@ class BatchFeed:
             await asyncio.sleep(_CANCEL_PAUSE_S)
 
     async def _settle(self) -> None:
-        """Count each row without an end. Wait up to `_SETTLE_TIMEOUT_S` for the ends of cancelled rows."""
+        """Give each row without an end an end to count. Wait up to `_SETTLE_TIMEOUT_S` for running rows to end."""
         record, index = self._stored.record, self._parts.index
         left = [row for row in range(record.next, record.total + 1) if row not in self._ended]
         until = asyncio.get_running_loop().time() + _SETTLE_TIMEOUT_S
@@ -236,7 +236,13 @@ class BatchFeed:
             await self._write(lambda record: {})
 
     async def _write(self, change: Callable[[BatchRecord], dict[str, Any]]) -> None:
-        """Store the progress and a change. Do not overwrite a cancellation that another process has stored."""
+        """Store the progress, and the fields that `change` returns.
+
+        After a conflict, apply both to the newer record, so a cancellation or pause of another process stays stored.
+
+        Raises:
+            FeedLostError: Another process feeds the batch.
+        """
         async with self._writing:
             while True:
                 record, revision = self._stored
@@ -267,7 +273,10 @@ class BatchFeed:
 
 
 class _RowOffset:
-    """Submit rows with numbers after an offset. Earlier rows have ended, and are not read again."""
+    """Add an offset to the row numbers of `run_batch`.
+
+    `run_batch` numbers the rows that it gets from 1. A continued batch gives it only the rows that have not ended.
+    """
 
     def __init__(self, feed: BatchFeed, offset: int) -> None:
         self._feed = feed

@@ -90,7 +90,7 @@ class Batches(BatchRunner):
         super().__init__(parts)
         self._max_rows = max_rows
         self._max_bytes = max_bytes
-        # batches whose rows are being stored; the check of a further batch counts these batches
+        # batches whose rows are being stored; they have no record yet, so `_check_open` must count them here
         self._uploads = OpenCounts()
 
     def id_of(self, caller: str, key: str) -> str:
@@ -127,7 +127,7 @@ class Batches(BatchRunner):
             name: The name of the file of the rows.
             max_row_bytes: Largest size of a row, in bytes.
             concurrency: Largest number of workflows that run at the same time, 1 to 100.
-            deadline: The time for each workflow, in seconds.
+            deadline: Seconds from the admission of a row to the deadline of its workflow.
             budget: Limits of each workflow.
 
         Returns:
@@ -198,7 +198,6 @@ class Batches(BatchRunner):
             id: The batch.
             action: `pause` sends no more rows, but running workflows continue; `resume` sends the remaining rows of a
                 paused batch; `cancel` sends no more rows, and cancels the running workflows.
-
             actor: The user who acts. The logs of cancelled workflows name the user.
 
         Returns:
@@ -218,7 +217,7 @@ class Batches(BatchRunner):
         return stored.record
 
     def progress(self, record: BatchRecord) -> BatchProgress:
-        """Return the progress of a batch. The record has the settled rows, and the index has all later rows.
+        """Return the progress of a batch: the counts in the record, and from the index the rows that follow these.
 
         Args:
             record: The batch.
@@ -273,7 +272,7 @@ class Batches(BatchRunner):
             )
 
     async def _store(self, record: BatchRecord) -> BatchRecord:
-        """Store a new record, if the same batch does not exist."""
+        """Store a new record. If a record of the same batch exists, return that record."""
         while True:
             entry = await self._bucket.get(record.id)
             if (found := parse_record(entry)) is not None:

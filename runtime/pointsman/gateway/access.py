@@ -42,7 +42,7 @@ _SECURITY_HEADERS = {
 
 
 def is_openai_path(path: str) -> bool:
-    """Return True for a path of the OpenAI-compatible API. Errors of that API have a different shape.
+    """Return True for a path of the OpenAI-compatible API, whose errors have a different shape.
 
     Args:
         path: The path.
@@ -57,7 +57,8 @@ class Access:
         app: The application.
         context: The parts of the gateway.
         hosts: Names of hosts that requests without a key may use, in addition to addresses and `localhost`.
-        open: Admit requests without a key as `LOCAL_CALLER`, an operator: the gateway listens on loopback.
+        open: True if the gateway listens only on loopback. A request without a key then has the caller `LOCAL_CALLER`,
+            an operator.
     """
 
     def __init__(self, app: ASGIApp, context: Context, *, hosts: list[str], open: bool) -> None:
@@ -112,8 +113,10 @@ class Access:
         if path in _PUBLIC_PATHS:
             return ""
         if path.startswith(_SIGNED_PATHS):
-            scope.setdefault("state", {})["charge"] = self._charge  # the signature names the caller
-            return _SENDERS  # the body of a delivery is read before the sender is known
+            # the caller is known only after the body and its signature are read: the route then charges the caller, and
+            # until then the request counts as open for all senders together
+            scope.setdefault("state", {})["charge"] = self._charge
+            return _SENDERS
         caller = await self._caller(headers, scope)
         self._charge(caller)
         scope.setdefault("state", {}).update(caller=caller, charge=partial(self._charge, caller))
@@ -124,7 +127,7 @@ class Access:
         return "" if self._open and caller.name == LOCAL_CALLER else caller.name
 
     def _check_room(self, name: str) -> None:
-        """Refuse a request if the name has too many open requests. One caller must leave room for other callers."""
+        """Refuse a request if the name has too many open requests, so each caller leaves room for other callers."""
         most = self._context.settings.gateway_caller_requests
         if name and self._open_requests[name] >= most:
             whose = "senders of webhooks have" if name == _SENDERS else f"{name} has"
@@ -141,7 +144,7 @@ class Access:
             self._check_origin(headers)
             limits = CallerLimits(
                 requests_per_minute=1_000_000, running=1_000_000
-            )  # a local user must not lock other users out
+            )  # very high: local users share one name, and one of them must not lock out the others
             return Caller(LOCAL_CALLER, operator=True, limits=limits)
         if given.startswith(KEY_PREFIX) and (key := self._context.keys.find(given)) is not None:
             return _caller_of(key, self._context)
@@ -162,14 +165,14 @@ class Access:
         )
 
     def _challenge(self, scope: Scope) -> str:
-        """Return the challenge of a refused request. A client of MCP reads the issuer from the metadata."""
+        """Return the challenge of a refused request. For MCP, it has the address of metadata that name the issuer."""
         challenge = 'Bearer realm="pointsman"'
         if self._context.verifier is not None and scope["path"] == MCP_PATH:
             challenge += f', resource_metadata="{metadata_url(scope)}"'
         return challenge
 
     def _check_origin(self, headers: Headers) -> None:
-        """Refuse requests of foreign web pages. Without keys, only the address protects the gateway."""
+        """Refuse requests of foreign web pages, because a gateway without keys has no other protection against them."""
         host = headers.get("host", "")
         if not self._hosts.allow(host):
             raise ProblemError(
@@ -194,7 +197,7 @@ class Access:
             )  # fmt: skip
 
     def _charge_bytes(self, caller: str, size: int) -> None:
-        """Count bytes of a caller, or refuse the body. One caller must not fill the disk of the broker."""
+        """Count bytes of a caller, or refuse the body, so that one caller cannot fill the disk of the broker."""
         most = self._context.settings.gateway_daily_bytes
         if size and (wait := self._bytes.spend(caller, most, size)) > 0:
             raise ProblemError(
@@ -223,7 +226,7 @@ class Access:
         async def bounded() -> Message:
             nonlocal size, whole
             if whole:
-                return await receive()  # a stream waits here until the client disconnects
+                return await receive()  # no timeout here: a stream waits until the client disconnects
             try:
                 async with asyncio.timeout_at(min(until, clock() + _BODY_TIMEOUT_S)):
                     message = await receive()

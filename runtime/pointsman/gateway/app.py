@@ -100,7 +100,7 @@ def make_app(context: Context, batches: Batches, *, hosts: Sequence[str] = (), o
         context: The parts of the gateway.
         batches: The batches of the namespace.
         hosts: Names of hosts that requests without a key may use.
-        open: Admit requests without a key, because the gateway listens on loopback.
+        open: True if the gateway listens only on loopback, and admits requests without a key.
 
     Returns:
         The application.
@@ -182,7 +182,7 @@ def _document() -> dict[str, Any]:
             for operation in methods.values():
                 operation.setdefault("security", [{"key": []}])
                 if is_openai_path(path):
-                    operation["responses"].pop("422", None)  # FastAPI adds 422; these paths answer 400
+                    operation["responses"].pop("422", None)  # FastAPI adds 422, but these paths answer 400
     return document
 
 
@@ -241,7 +241,7 @@ def _openai_paths() -> str:
 
 
 def _allowed(path: str) -> str:
-    """Return the methods of a path. Starlette lists the methods of one route, but a path may have several routes."""
+    """Return the methods of all routes of a path. The list of Starlette has only the methods of one route."""
     methods = [each for pattern, each in _path_methods() if pattern.fullmatch(path)]
     return ", ".join(sorted({method for each in methods for method in each}))
 

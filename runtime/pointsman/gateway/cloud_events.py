@@ -25,15 +25,16 @@ __all__ = ["CloudEvent", "router"]
 router = APIRouter(prefix="/v1/events", tags=["events"])
 
 MAX_BATCH_EVENTS = 100
-"""Largest number of events in a batch. Each event is published separately; a proxy would close a longer request."""
+"""Largest number of events in a batch. Each event is published separately, so more events could take longer than a
+proxy allows."""
 _FORMAT, _BATCH_FORMAT = "application/cloudevents+json", "application/cloudevents-batch+json"
 _CHARSETS = ("utf-8", "us-ascii", "iso-8859-1", "iso-8859-15", "windows-1252", "utf-16", "utf-16le", "utf-16be")
-"""The charsets of texts. Other codecs of Python, such as `punycode`, take minutes for a large body."""
+"""The accepted charsets of texts. Other codecs of Python, such as `punycode`, could take minutes for a large body."""
 _JSON_TYPE = re.compile(r"application/json|[a-z0-9.-]+/[a-z0-9.-]+\+json")
 _HOP_EXTENSIONS = frozenset({"traceparent", "tracestate", "knativearrivaltime"})
-"""Extensions that differ between deliveries of one event.
+"""Extensions that the gateway ignores.
 
-They are ignored, because a repetition must be the same request.
+They differ between deliveries of one event, but each delivery of the event must be the same request.
 """
 
 TeamPath = Annotated[str, Path(pattern=TOKEN_PATTERN, description="The team that is to serve the event.")]
@@ -61,12 +62,12 @@ class CloudEvent(BaseModel):
 
     @property
     def key(self) -> str:
-        """The idempotency key, made of id and source. Deliveries of one event are one request."""
+        """The idempotency key, made of id and source, so all deliveries of one event are one request."""
         return derived_key("cloudevent", self.source, self.id)
 
     @property
     def metadata(self) -> dict[str, JsonValue]:
-        """The attributes as metadata of the request. Extensions are texts, as in binary mode."""
+        """The attributes as metadata of the request. Extensions become texts, because binary mode has only texts."""
         core = self.model_dump(exclude_none=True, exclude={"specversion", "data", "data_base64"})
         extensions = self.model_extra or {}
         given = {name: core[name] for name in core if name not in extensions}
@@ -79,7 +80,7 @@ class CloudEvent(BaseModel):
 
     @property
     def input(self) -> str | dict[str, JsonValue]:
-        """The input of the team. Any other data become the field `data` of an object."""
+        """The input of the team: an object or a text unchanged, other data as a field of an object."""
         if self.data_base64 is not None:
             return _input_of_bytes(self.data_base64, self.datacontenttype or "application/octet-stream")
         return _input_of_value(self.data)
@@ -186,7 +187,7 @@ async def allow_deliveries(
 
 
 def _mode_of(request: Request) -> tuple[Literal["binary", "structured", "bare", "batch"], str]:
-    """Return the mode of a request and the content type of its body. `bare` is JSON that may be a structured event."""
+    """Return the mode of a request and the content type of its body. A body in the mode `bare` is JSON of any kind."""
     given = request.headers.get("content-type", "")
     kind, charset = _content_type(given)
     if kind.startswith("application/cloudevents"):
@@ -254,7 +255,7 @@ def _binary_event(request: Request, content_type: str, body: bytes) -> CloudEven
 
 
 def _header_text(name: str, value: str) -> str:
-    """Return the value of an attribute. Header values are percent-encoded, and some senders quote a value."""
+    """Return the value of an attribute, without the quotes that some senders add, and percent-decoded."""
     if len(value) > 1 and value[0] == value[-1] == '"':
         value = re.sub(r"\\(.)", r"\1", value[1:-1])
     try:
@@ -319,7 +320,7 @@ async def _deliver_batch(
     for index, value in enumerate(values):
         try:
             if index:
-                # each event counts as a request; the HTTP request was counted for the first event
+                # each event counts as a request; the first event was counted as the HTTP request
                 request.state.charge()
             event = _event(value)
             workflow = await _submit(team, event, context, caller)
@@ -339,7 +340,7 @@ def _refusal(index: int, value: JsonValue, problem: ProblemError) -> dict[str, A
 
 
 def _batch_problem(refused: Sequence[tuple[ProblemError, dict[str, Any]]], total: int) -> ProblemError:
-    """Return the problem of a batch. A status that asks for a later repetition comes before other statuses."""
+    """Return the problem of a batch. If one event got 500, 503 or 429, the batch gets it, so the sender tries again."""
     found = {problem.status for problem, _ in refused}
     status = next((each for each in (500, 503, 429) if each in found), min(found) if len(found) == 1 else 422)
     waits = [int((problem.headers or {}).get("retry-after", 0)) for problem, _ in refused]

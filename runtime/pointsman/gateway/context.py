@@ -38,7 +38,9 @@ from pointsman_schemas.log import WorkflowEnded
 
 _FEED_WAIT_S = 60.0  # seconds of one wait for a message of the feed; the wait is repeated
 _ENDED = b'"workflow_ended"'
-_MAX_CHANGES = 60  # new endpoints and secrets of one caller in an hour; a bucket keeps a marker of each deleted entry
+# new endpoints and secrets of one caller in an hour; the number is limited, because a deleted entry leaves a marker in
+# the bucket
+_MAX_CHANGES = 60
 
 __all__ = ["CallerArg", "Context", "ContextArg", "Submitted", "check_metadata", "derived_key"]
 
@@ -58,7 +60,7 @@ class Context:
     Args:
         client: A connected client of the namespace.
         settings: The settings.
-        keys: The API keys; None on loopback without keys.
+        keys: The API keys.
         verifier: The verifier of bearer tokens; None without an issuer.
         push: The receivers of push notifications of A2A; None without the SDK.
     """
@@ -93,7 +95,9 @@ class Context:
             group.create_task(self.keys.run())
 
     def charge_change(self, caller: Caller) -> None:
-        """Count a change of a caller that leaves an entry in a bucket. A deletion leaves a marker.
+        """Count a new endpoint or secret of a caller, before it is made.
+
+        It counts even if it is deleted later, because a deletion leaves a marker in the bucket.
 
         Args:
             caller: The caller.
@@ -162,8 +166,8 @@ class Context:
             budget: Limits of the workflow.
             metadata: Data for the agents.
             internal: Data for the gateway itself, under reserved names.
-            thread: The thread of the caller whose next turn the request is. Default: none.
-            files: Files of the caller that are stored.
+            thread: A thread of the caller; the request becomes its next turn. Default: none.
+            files: Files of the caller that are already stored.
 
         Returns:
             The workflow.
@@ -191,7 +195,9 @@ class Context:
     async def tell(
         self, caller: Caller, workflow: Workflow, text: str, *, key: str | None = None, timeout: float = 10.0
     ) -> TellResult:
-        """Send a message of a caller to a workflow. A message to an ended turn of a thread is a request: the next turn.
+        """Send a message of a caller to a workflow.
+
+        If the workflow is an ended turn of a thread, the message is sent as a request for the next turn.
 
         Args:
             caller: The caller.
@@ -229,11 +235,12 @@ class Context:
         """
         with self.new_work(caller, workflow.team):
             await workflow.resume(reason, actor=caller.name)
-            self.index.callers.submitted(caller.name, workflow.id)  # until the new round is in the log
+            # counted as running here until the new round is in the log
+            self.index.callers.submitted(caller.name, workflow.id)
 
     @contextmanager
     def new_work(self, caller: Caller, team: str) -> Iterator[None]:
-        """Check the team and the limits of a caller, and count one workflow as running in the context.
+        """Check the team and the limits of a caller, and count one workflow as running inside the `with` block.
 
         Args:
             caller: The caller.
@@ -257,8 +264,8 @@ class Context:
     async def outcome(self, submitted: Submitted, timeout: float | None = None) -> Outcome:
         """Wait for the end of a workflow.
 
-        For a new workflow, read the feed. The feed receives the last commit before the outcome is published, and
-        reading the feed costs the broker nothing.
+        The outcome of a new workflow is read from the feed, because the feed gets the last commit before the outcome is
+        published, and reading the feed costs the broker nothing.
 
         Args:
             submitted: The workflow.
@@ -281,7 +288,7 @@ class Context:
                         except TimeoutError:
                             continue
                         if stored is None:
-                            break  # messages were dropped
+                            break  # the feed dropped messages, so read the outcome from the broker
                         if isinstance(stored, StoredMessage) and (ended := _outcome_of(stored)) is not None:
                             return ended
             return await workflow.outcome()
@@ -374,7 +381,7 @@ def derived_key(*parts: str) -> str:
     return derive_id("gateway", *parts, length=32)
 
 
-# FastAPI calls dependencies that are not coroutines in a thread each.
+# These functions are async, because FastAPI runs each dependency that is not async in a thread.
 
 
 async def _context(request: Request) -> Context:

@@ -27,7 +27,7 @@ _log = get_logger(__name__)
 KEY_PREFIX = "pmk_"
 _ID_BYTES, _SECRET_BYTES = 6, 32
 RESERVED_PREFIX = "oidc-"
-"""The prefix of the names of callers with a bearer token of an issuer. No key may have a caller with this prefix."""
+"""The prefix of the names of callers with a token of an issuer. No key may have such a name, to act as that caller."""
 
 
 class ApiKey(BaseModel):
@@ -46,7 +46,7 @@ class ApiKey(BaseModel):
 
 
 class NewKey(NamedTuple):
-    """A new key. The text cannot be read again."""
+    """A new key and its text, which cannot be read later."""
 
     text: str
     key: ApiKey

@@ -98,9 +98,10 @@ class WorkflowStreams:
         subject, texts = self._client.subjects.log(workflow.team, workflow.id), StreamedTexts()
         newest, round = await self._newest(subject, position), 1
         if newest is not None:
-            # After the broker lost the end of the log, new entries get positions below the position of the client.
+            # If the broker has lost the end of the log, new entries get positions below the client's position, so lower
+            # the client's position to the newest message.
             position = min(position, Position(newest.sequence, position.part))
-            round = read_commit(newest).round  # a resumed workflow has an end for each round
+            round = read_commit(newest).round  # each round has an end, and only the end of this one ends the stream
         with self._feed.subscribe(workflow.id) as subscription:
             async with AsyncExitStack() as listening:
                 if live or text:
@@ -120,7 +121,7 @@ class WorkflowStreams:
                                     return
                     async with aclosing(self._arriving(subscription)) as arriving:
                         async for item in arriving:
-                            if isinstance(item, Delta):  # the queue may have dropped pieces
+                            if isinstance(item, Delta):  # `texts` finds gaps, because the queue may drop pieces
                                 if (piece := texts.add(item)) is not None:
                                     yield piece
                                 continue
@@ -160,7 +161,7 @@ class WorkflowStreams:
         """Yield the present messages of a log. While the broker is unavailable, yield None periodically."""
         waited = 0.0
         row = self._feed.find(workflow)
-        known = row.sequence if row else 0  # the feed does not repeat earlier messages
+        known = row.sequence if row else 0  # the feed had these messages already, so they must be read here
         until = monotonic() + _REPLICA_LAG_S
         sequence = after.sequence - 1 if after.part >= 0 else after.sequence
         while True:
@@ -172,7 +173,7 @@ class WorkflowStreams:
                         yield stored
                 if sequence >= known or monotonic() >= until:
                     return
-                await asyncio.sleep(_RETRY_PAUSE_S)  # a replica of the broker lags behind
+                await asyncio.sleep(_RETRY_PAUSE_S)  # the replica that was read lags behind, so read again
             except BusUnavailableError:
                 if self._client.bus.closed or self.stopping.is_set():
                     return

@@ -49,9 +49,9 @@ __all__ = ["MAX_WAIT_S", "WorkflowPath", "router"]
 router = APIRouter(prefix="/v1/workflows", tags=["workflows"])
 
 MAX_WAIT_S = 60.0
-"""Longest wait of a request for the end of its workflow, in seconds. Proxies close longer requests."""
+"""Longest wait of a request for the end of its workflow, in seconds, because proxies close longer requests."""
 _WAIT = re.compile(r"(?:^|[,;\s])wait=([0-9]{1,6})(?:$|[,;\s])")
-_MAX_QUEUED = 100  # most requests of each team that wait for admission, in a list
+_MAX_QUEUED = 100  # a list shows at most this number of waiting requests of each team
 
 WorkflowPath = Annotated[str, Path(pattern=TOKEN_PATTERN, description="The id of the workflow.")]
 _LOCATION = {"Location": {"description": "The path of the workflow.", "schema": {"type": "string"}}}

@@ -66,7 +66,7 @@ class UserRecord(BaseModel):
 
 
 class _Scope(BaseModel):
-    """A signing key with a template. The template has the permissions of all users of the key."""
+    """A signing key with a template of permissions, which all users of the key have."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -155,10 +155,10 @@ class GrantFolder:
         """Make a folder with the keys of a tenant and without users.
 
         Args:
-            path: The folder. The folder may exist, but without grants.
+            path: The folder, which is made if it is missing. It must not have grants yet.
             account: The name of the account with the streams.
             namespaces: The namespaces of the tenant.
-            jwt: Use JWTs; False means users of a server configuration.
+            jwt: True to write JWTs for the server, False to write the users into a server configuration.
             callout: Use an auth callout for connections without a known user; default False.
             resolver: The folder in which a server stores accounts; default `jwt`, in the server's working directory.
 
@@ -429,7 +429,7 @@ class GrantFolder:
         )
 
     def _callout_account(self) -> str:
-        """Return the account of the callout service. The account has no other user."""
+        """Return the account of the callout service, for the server. The service is the only user of the account."""
         user, password = json.dumps(_CALLOUT), json.dumps(self.content.keys[_CALLOUT_PASSWORD])
         return f"{self.content.account}_AUTH: {{ users: [ {{ user: {user}, password: {password} }} ] }}\n"
 
@@ -458,7 +458,7 @@ def _new_key(folder: Path, name: str, kind: KeyKind) -> NKey:
 
 
 def _write(path: Path, text: str, *, private: bool = True) -> None:
-    """Write a file under a temporary name and then rename the file. So a server that reloads never reads a part."""
+    """Write a file under a temporary name, and then rename it. So a server that reloads never reads half a file."""
     path.parent.mkdir(mode=0o700 if private else 0o755, parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)

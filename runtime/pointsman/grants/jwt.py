@@ -1,8 +1,8 @@
 """Make and read the JWTs of NATS for operators, accounts, users and the answers of an auth callout.
 
 A JWT of NATS is signed with the Ed25519 key of the issuer. The issuer of a user is an account or a signing key of the
-account. A scoped signing key has the permissions of its users, so the JWT of a user is short and cannot add
-permissions.
+account. With a scoped signing key, the JWT of the account contains the permissions of all users of the key. So the JWT
+of such a user is short and cannot add permissions.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def scope(signing_key: str, role: str, rights: Permissions) -> dict[str, Any]:
     """Return the scope of a signing key, with the permissions of all users that the key signs.
 
     Args:
-        signing_key: The public key, which is a key of the kind account.
+        signing_key: The public key of the signing key. Its kind is account.
         role: The name of the scope.
         rights: The permissions. They may contain templates such as `{{name()}}` and `{{tag(team)}}`.
 
@@ -187,7 +187,7 @@ def permission_claims(rights: Permissions) -> dict[str, Any]:
     Returns:
         The fields `pub`, `sub` and, if the user may answer requests, `resp`.
     """
-    # An empty list of allowed subjects would allow every subject.
+    # An empty list of allowed subjects would allow every subject, so deny every subject instead.
     claims: dict[str, Any] = {
         name: {"allow": list(subjects)} if subjects else {"deny": [">"]}
         for name, subjects in (("pub", rights.publish), ("sub", rights.subscribe))
@@ -196,7 +196,9 @@ def permission_claims(rights: Permissions) -> dict[str, Any]:
 
 
 def read_jwt(text: str) -> dict[str, Any]:
-    """Read a JWT and check the signature with the key of the issuer in the JWT. The caller must check the issuer.
+    """Read a JWT, and check the signature with the key of the issuer that the JWT names.
+
+    Anyone can sign a JWT with a key of their own, so the caller must check that the issuer is the expected one.
 
     Args:
         text: The JWT.

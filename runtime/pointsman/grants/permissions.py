@@ -51,7 +51,7 @@ TRUSTED_ROLES = frozenset({GrantRole.SUPERVISOR, GrantRole.OPERATOR, GrantRole.P
 """The roles of the account with the streams. The users of the other roles are in the edge account."""
 
 EDGE_DOMAIN = "edge"
-"""The value of POINTSMAN_JETSTREAM_DOMAIN for users of the edge account, a token of their JetStream subjects."""
+"""The value of POINTSMAN_JETSTREAM_DOMAIN for users of the edge account, whose API subjects begin `$JS.edge.API.`."""
 
 _WORKFLOWS = ("cancel", "tell", "approve", "reject", "answer", "resume")
 _SCHEDULES = ("schedule", "schedule-others")
@@ -74,7 +74,7 @@ ACTIONS: Mapping[GrantRole, tuple[str, ...]] = {
 }
 """The actions that a grant of a role may name."""
 
-# placeholders; they are not tokens, so no name equals a placeholder
+# placeholders; a token has no `<`, so no name equals a placeholder
 _USER, _TEAM, _AGENT = "<user>", "<team>", "<agent>"
 _PLACEHOLDERS = (_USER, _TEAM, _AGENT)
 _EVERY = "*"
@@ -87,9 +87,9 @@ class Grant:
 
     Args:
         role: The role.
-        name: The user, as a token. The name is a token of some subjects on which the user publishes.
-        teams: The teams; `*` means all teams. For a caller, a gateway, a supervisor and a role with actions.
-        agents: The agents of a worker.
+        name: The name of the user. It must be a token, because it is a part of subjects on which the user publishes.
+        teams: The teams; `*` means all teams. Empty for a role whose rights contain no team, such as a worker.
+        agents: The agents of a worker; empty for other roles.
         actions: The actions, see `ACTIONS`.
     """
 
@@ -149,7 +149,8 @@ class Permissions:
 def inbox_prefix(grant: Grant) -> str:
     """Return the prefix of the inboxes of a user, for POINTSMAN_INBOX_PREFIX.
 
-    The prefixes of the two accounts differ, because the edge account imports `_INBOX.>` to get outcomes.
+    The edge account imports `_INBOX.>` from the account with the streams, to get outcomes. Users of the account with
+    the streams have a different prefix, so the edge account does not get the answers to their requests.
 
     Args:
         grant: The grant.
@@ -220,7 +221,10 @@ def _expand(role: GrantRole, rows: Permissions, values: Mapping[str, Sequence[st
 
 
 def _sorted(subjects: Iterable[str]) -> tuple[str, ...]:
-    """Return the subjects, with `*` in place of each token that contains `*`, because `request-*` is a literal name."""
+    """Return the subjects, with `*` in place of each token that contains `*`.
+
+    A wildcard of NATS is always a whole token, so `request-*` would match only this literal name.
+    """
     whole = {".".join("*" if "*" in each else each for each in subject.split(".")) for subject in subjects}
     return tuple(sorted(whole))
 
@@ -251,7 +255,7 @@ def _rows(role: GrantRole, subjects: Subjects, actions: Sequence[str]) -> Permis
         GrantRole.SUPERVISOR: table.supervisor,
         GrantRole.PROVISIONER: table.provisioner,
     }[role](actions)
-    # To test the connection without a right to read streams, a process requests a card that no agent has.
+    # A process tests its connection by a read of a card that no agent has. So each role needs this right.
     publish.append(f"$JS.API.DIRECT.GET.{table.registry}.{table.bucket}.none.none")
     return Permissions(tuple(publish), (f"{_inbox(role, _USER)}.>", *subscribe), role is GrantRole.WORKER)
 
@@ -308,7 +312,7 @@ class _Table:
         ns = self.ns
         publish, subscribe = self.caller(())
         publish += [
-            f"{ns}.request.{_TEAM}.*",  # the gateway has verified its callers
+            f"{ns}.request.{_TEAM}.*",  # in the name of any caller, because the gateway verifies its callers
             *self._operate(actions, "*"),
             *self._last(self.log, f"{ns}.log.{_TEAM}.*", f"{ns}.question.{_TEAM}.>"),
             *self._last(self.controls, f"{ns}.control.{_TEAM}.>"),
@@ -341,7 +345,7 @@ class _Table:
             f"{ns}.dead.{_AGENT}.>",
             f"{ns}.limit.*",
             f"{self.bucket}.{_AGENT}.*",
-            *self._follow(self.registry, f"{self.bucket}.>"),  # agents of the same name with different schemas
+            *self._follow(self.registry, f"{self.bucket}.>"),  # to find agents of its name with different schemas
             *self._consume(f"agent-{_AGENT}", self.work, self.handoffs),
             *self._last(self.results, f"{ns}.result.*.{_AGENT}.>", f"{ns}.step.{_AGENT}.>"),
             *self._follow(self.results, f"{ns}.step.{_AGENT}.>"),
@@ -362,13 +366,13 @@ class _Table:
         publish = [
             f"{ns}.delivery.*.*.*.message",
             f"{ns}.receipt.*.*.*",
-            f"{self.endpoint_values}.*",  # an endpoint that answers 410 is disabled
+            f"{self.endpoint_values}.*",  # to disable an endpoint that answers 410
             *(f"$JS.API.STREAM.INFO.{bucket}" for bucket in (self.endpoints, self.secrets)),
             *self._follow(self.endpoints, f"{self.endpoint_values}.>"),
             *self._follow(self.secrets, f"{self.secret_values}.>"),
             *(each for wanted in self.webhook_consumers for each in self._consume(wanted.name, names[wanted.stream])),
             *self._last(self.deliveries, f"{ns}.delivery.>"),
-            *self._follow(self.deliveries, self.delivery_filter, f"{ns}.receipt.>"),  # the time of the oldest attempt
+            *self._follow(self.deliveries, self.delivery_filter, f"{ns}.receipt.>"),  # for the oldest waiting attempt
             *self._read_bodies(),
         ]
         return publish, []
@@ -388,7 +392,7 @@ class _Table:
     def dashboard(self, actions: Sequence[str]) -> _Rights:
         publish, subscribe = self.observer(actions)
         publish += [
-            *self._operate(actions, "*"),  # the dashboard has verified its users
+            *self._operate(actions, "*"),  # with the name of any actor, because the dashboard verifies its users
             f"$JS.API.STREAM.INFO.{self.keys}",
             *self._follow(self.keys, f"{self.key_values}.batch.*"),
         ]
@@ -434,17 +438,17 @@ class _Table:
             f"{ns}.message.*.{_TEAM}.>",
             f"{ns}.thread.{_TEAM}.>",
             f"{ns}.cron.{_TEAM}.>",
-            f"{ns}.request.{_TEAM}.*",  # for callers: the fires of schedules, and messages that become turns of threads
+            f"{ns}.request.{_TEAM}.*",  # in the name of callers: from schedules, and from messages to ended turns
             f"{ns}.dead.>",  # dead letters of the team, and of agents whose tasks have failed
             f"{ns}.cancelled.{_TEAM}.*",
             f"{ns}.handed.>",
             f"{ns}.circuits",
-            f"{ns}.result.*.{_TEAM}.>",  # a team is an agent of the parent team
+            f"{ns}.result.*.{_TEAM}.>",  # a team answers its parent team in the same way as an agent
             f"{ns}.event.*.*.{_TEAM}.>",
             f"{ns}.delta.*.*.{_TEAM}",
-            f"{ns}.control.*.*.*.{_TEAM}.*",  # a parent team ends child workflows
+            f"{ns}.control.*.*.*.{_TEAM}.*",  # to end child workflows at other teams
             f"{self.bucket}.{_TEAM}.*",
-            "_INBOX.>",  # the outcome, for the reply subject of a request
+            "_INBOX.>",  # to send the outcome to the reply subject of a request
             *self._consume(f"agent-{_TEAM}", self.work, self.handoffs),
             *(each for kind, stream in own.items() for each in self._consume(f"{kind}-{_TEAM}", stream)),
             *(f"$JS.API.CONSUMER.CREATE.{stream}.{kind}-{_TEAM}.>" for kind, stream in own.items()),
@@ -496,7 +500,7 @@ class _Table:
             rights += [f"{self.ns}.audit.*.{actor}.*", f"$JS.API.STREAM.MSG.DELETE.{self.dead}"]
         if "submit" in actions:
             rights += [f"{self.ns}.request.{_TEAM}.{_USER}", *self._write_bodies()]
-        if "replay" in actions:  # a request that is sent again has the original caller
+        if "replay" in actions:  # a replayed request is published in the name of its original caller
             rights += [f"{self.ns}.request.{_TEAM}.*", *self._write_bodies()]
         return rights
 
@@ -506,7 +510,7 @@ class _Table:
     def _follow(self, stream: str, *filters: str) -> list[str]:
         """Return the rights to read the messages of filters, with consumers whose names only this user may use.
 
-        With a right to create consumers of any name, a user could change the filter of a durable consumer.
+        The names are limited, because a user who may create a consumer of any name could change a durable consumer.
         """
         names = [reader_name(self._inbox, slot) for slot in range(READER_SLOTS)]
         return [
@@ -519,9 +523,10 @@ class _Table:
     def _consume(self, name: str, *streams: str) -> list[str]:
         """Return the rights to receive and acknowledge the messages of an existing durable consumer.
 
-        An acknowledgement can also request the next message of the consumer. So no wildcard may match the tokens of a
-        stream and a consumer. With `$JS.ACK.*.*.{stream}.{name}.>`, a user could receive the messages of each consumer.
-        `_` is the domain of a server without a JetStream domain, and never the name of a stream.
+        An acknowledgement can also request the next message of the consumer. So these rights have no wildcard in the
+        place of the stream and the consumer: with `$JS.ACK.*.*.{stream}.{name}.>`, a user could receive the messages of
+        each consumer. The token `_` in this place is safe, because no stream has this name. It is the domain of a
+        server without a JetStream domain.
         """
         return [
             right.format(stream=stream, name=name)
@@ -530,7 +535,7 @@ class _Table:
                 "$JS.API.CONSUMER.INFO.{stream}.{name}",
                 "$JS.API.CONSUMER.MSG.NEXT.{stream}.{name}",
                 "$JS.ACK.{stream}.{name}.>",
-                "$JS.ACK._.*.{stream}.{name}.>",  # the form with a domain and an account, with `js_ack_fc_v2`
+                "$JS.ACK._.*.{stream}.{name}.>",  # if `js_ack_fc_v2` is on: a domain and an account come first
             )
         ]
 

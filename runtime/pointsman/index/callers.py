@@ -53,7 +53,7 @@ class CallerLimitError(PointsmanError):
     """A limit of the caller is reached. Nothing was sent.
 
     Args:
-        kind: The limit.
+        kind: The limit as one word.
         message: The cause, and the remedy.
         retry_after: Seconds after which a new attempt may succeed.
     """
@@ -75,7 +75,7 @@ class OpenCounts:
 
     @contextmanager
     def one_more(self, caller: str) -> Iterator[None]:
-        """Count one more request or upload of a caller while the context is open.
+        """Count one more request or upload of a caller inside the `with` block.
 
         Args:
             caller: The caller.
@@ -97,7 +97,7 @@ class CallerUsage:
 
     def __init__(self) -> None:
         self._running: dict[str, set[str]] = {}
-        # by workflow: caller and time of the requests of this process without a log
+        # requests of this process whose log has not arrived yet, by workflow: the caller and the time of the request
         self._unseen: dict[str, tuple[str, float]] = {}
         self._reservations = count()
         self._day = date.min
@@ -162,7 +162,7 @@ class CallerUsage:
     def reserved(self, caller: str, limits: CallerLimits) -> Iterator[None]:
         """Check the limits, and count a new workflow as running while its request is sent.
 
-        Otherwise, simultaneous requests would all pass the check before the first request is counted.
+        Without this, simultaneous requests would all pass the check before the first of them is counted.
 
         Args:
             caller: The caller.

@@ -47,7 +47,7 @@ class WorkflowRow:
     sequence: int
     started_at: datetime
     input: str
-    """The beginning of the request; empty without details."""
+    """The beginning of the request; empty in an index without details."""
     caller: str = ""
     correlation_id: str = ""
     thread: str = ""
@@ -67,7 +67,10 @@ class WorkflowRow:
     earlier_usage: Usage = _NO_USAGE
     """Usage of the rounds that have ended."""
     work: dict[str, str] = field(default_factory=dict)
-    """States of the planned tasks: open, succeeded or failed. Cleared at the end of the workflow; the counts remain."""
+    """State of each planned task: open, succeeded or failed.
+
+    Cleared at the end of the workflow. `done`, `total` and `failed` keep their values.
+    """
     earlier_done: int = 0
     """Tasks that succeeded in earlier rounds."""
     done: int = 0
@@ -75,7 +78,7 @@ class WorkflowRow:
     failed: int = 0
     dispatched: dict[tuple[str, int], datetime] = field(default_factory=dict)
     delegated: set[tuple[str, int]] = field(default_factory=set)
-    """Attempts that teams handle in child workflows."""
+    """Attempts, as task and number, that teams handle in child workflows."""
     started_seconds: float = field(init=False)
     """Start of the workflow in seconds since 1970."""
     elapsed: float | None = None
@@ -199,12 +202,12 @@ class AgentRecord:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """The search in a list. An empty field matches each row. The case-folded `text` must be in `search_text`.
+    """The search in a list. An empty field matches each row.
 
     Attributes:
         team: The team.
         statuses: The statuses.
-        text: The text.
+        text: A text that must be in the `search_text` of a row. It must be case-folded, as `search_text` is.
         since: The earliest time of the start.
         until: The time before which the workflow began.
         caller: The caller.

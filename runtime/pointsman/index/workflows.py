@@ -1,7 +1,7 @@
 """Keep the newest workflows of a namespace, read from the log.
 
-The index is bounded. The index starts near the end of a long log, and drops the oldest workflows. Rows change in the
-order of the log, so a page that has all changes up to a sequence can request the later changes, also after a reconnect.
+The index is bounded: it starts near the end of a long log, and drops the oldest workflows. Rows change in the order of
+the log, so a page that has all changes up to a sequence can request the later changes, also after a reconnect.
 All processes with an index compute the same counts from the log, also after a restart.
 """
 
@@ -44,7 +44,7 @@ _MAX_ROWS = 20_000  # twice the 10,000 workflows with which a page must be fast;
 _MAX_HISTORY = 300_000
 _CATCH_UP_PAUSE_S = 0.02
 _MARKS = b'"workflow_started"', b'"workflow_ended"', b'"workflow_resumed"', b'"open_questions":["'
-"""Without details, only commits with these entries change a row. Parsing other commits would take most of the time."""
+"""Without details, only commits with these entries change a row, so only these are parsed, which saves much time."""
 
 
 class WorkflowIndex(Projection):
@@ -54,8 +54,8 @@ class WorkflowIndex(Projection):
         bus: The bus.
         subjects: The subjects of the namespace.
         kept: Largest number of workflows in the index.
-        details: Also store the requests, the number of tasks of each workflow, and the records of agents. Each commit
-            is then parsed.
+        details: Also store the requests, the number of tasks of each workflow, and the records of agents. This takes
+            more time, because each commit must be parsed.
     """
 
     def __init__(self, bus: Bus, subjects: Subjects, *, kept: int = _MAX_ROWS, details: bool = False) -> None:
@@ -179,7 +179,7 @@ class WorkflowIndex(Projection):
             return None
         try:
             return read_commit(stored)
-        # a different release wrote the commit; the page of the workflow shows the reason
+        # a different release wrote the commit; log it only, because the page of the workflow shows the reason
         except ContractError as error:
             _log.warning("commit_unreadable", subject=stored.subject, sequence=stored.sequence, error=str(error))
             return None
@@ -201,7 +201,7 @@ class WorkflowIndex(Projection):
         )
 
     async def _read_row(self, stored: StoredMessage) -> WorkflowRow | None:
-        """Read the row of a workflow that began too early for the index, or that the index has dropped."""
+        """Read the row of a workflow from the log, because its start is before the index, or the index dropped it."""
         row: WorkflowRow | None = None
         if self.progress < 1:  # during the initial reading, such workflows are the oldest, so they are omitted
             return None

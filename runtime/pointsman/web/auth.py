@@ -70,14 +70,14 @@ _PUBLIC_PATHS = (
 )  # open without a token: the login form, and files of the public package
 
 
-_USER_KEY = "pointsman.user"  # of the ASGI scope
+_USER_KEY = "pointsman.user"  # the key of the user in the ASGI scope
 _MAX_FAILURES = 10  # wrong tokens that one address may send in a window
 _FAILURE_WINDOW_S = 60.0
 _MAX_ADDRESSES = 10_000  # addresses whose failures are in memory
 
 
 class LoginThrottle:
-    """Count wrong tokens by address. With the bound, a search for a token takes longer than the life of the token.
+    """Count wrong tokens by address. With the bound, a search for a token takes too long to succeed.
 
     Args:
         monotonic: The clock, in seconds.
@@ -210,7 +210,7 @@ def client_of(request: Request, client: Client) -> Client:
 
 
 def is_plain_http(scope: Scope) -> bool:
-    """Return True for a request over plain HTTP to another host than this machine, which others can read."""
+    """Return True for a request over plain HTTP that is not to a loopback address, because others can read it."""
     return scope["scheme"] != "https" and not is_loopback(host_name(Headers(scope=scope).get("host", "")))
 
 

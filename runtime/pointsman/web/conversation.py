@@ -37,8 +37,8 @@ _TextKey: TypeAlias = tuple[str, str, int, str]  # workflow, task, attempt and a
 _BATCH_INTERVAL_S = 0.1  # seconds in which changes are gathered before they are sent; text still appears smoothly
 _POLL_INTERVAL_S = 2.0  # seconds between two polls for requests that no supervisor has admitted
 _SHOWN_TURNS = 50  # newest turns on the page; the page of workflows has the other turns
-_FOLLOWED_TURNS = 10  # turns whose work is followed at a time; the first turns in the order run first
-_MAX_TEXT_CHARS = 100_000  # characters of one attempt that are queued for a slow browser; the stored answer follows
+_FOLLOWED_TURNS = 10  # turns whose work is followed at a time: the oldest open turns, because they run first
+_MAX_TEXT_CHARS = 100_000  # characters of one attempt that are queued for a slow browser; more are dropped
 
 
 class Conversation:
@@ -47,7 +47,7 @@ class Conversation:
     Args:
         client: The client.
         questions: The open questions of the namespace.
-        status: Returns the data that all events contain.
+        status: Returns the common data of all pages, which are sent after each change.
         team: The team.
         caller: The caller to whom the thread belongs.
         thread: The id of the thread.
@@ -74,7 +74,7 @@ class Conversation:
         self._untaken: Sequence[WorkflowSummary] = ()
         self._workflows: dict[str, set[str]] = {}  # by followed turn: its workflow and the child workflows
         self._following: dict[str, asyncio.Task[None]] = {}
-        # the newest data by event and turn, so a slow reader misses nothing
+        # the data to send, by event and turn; newer data replace older data, so a slow reader gets the newest
         self._pending: dict[tuple[str, str], Any] = {}
         self._texts: dict[_TextKey, list[str]] = {}
         self._restarted: set[_TextKey] = set()
@@ -158,7 +158,7 @@ class Conversation:
         ended = [turn for turn in turns if turn.status == "ended" and before.get(turn.workflow_id) != turn]
         for turn in ended:
             if turn.outcome == LOST and turn.workflow_id in self._following:
-                self._following[turn.workflow_id].cancel()  # the workflow never began
+                self._following[turn.workflow_id].cancel()  # the workflow never began, so it never ends either
         await self._show_ended([turn for turn in ended if turn.workflow_id not in self._following])
 
     def _show_thread(self, thread: Thread | None) -> None:
@@ -175,7 +175,7 @@ class Conversation:
         self._put("thread", "", data)
 
     async def _show_ended(self, turns: Sequence[Turn]) -> None:
-        """Show the whole answers and files of ended turns. The record has only the beginnings of the texts."""
+        """Show the whole answers and files of ended turns, because the record has only the beginnings of the texts."""
         for found in await gather_batched(self._read_ended(turn.workflow_id) for turn in turns):
             if found is not None:
                 self._put("work", found["id"], found)
@@ -219,11 +219,11 @@ class Conversation:
                     self._questions.refresh()
                 self._show_questions()
                 if view["outcome"] is not None:
-                    return  # a later round is on the page of the workflow
+                    return  # if the workflow is resumed, only its own page shows the new round
 
     async def _receive_text(self, delta: Delta) -> None:
         key = delta.workflow_id, delta.task_id, delta.attempt, delta.agent
-        if delta.call and delta.offset == 0:  # a repeated model call begins a new text
+        if delta.call and delta.offset == 0:  # a model call begins, or begins again, so drop the text so far
             self._texts.pop(key, None)
             self._restarted.add(key)
         pieces = self._texts.setdefault(key, [])

@@ -8,8 +8,8 @@
 | `/webhooks` | the endpoints of webhooks, and their deliveries |
 | `/api/live/workflows`, `/api/live/workflows/ID` | server-sent events with the log's sequences as ids |
 | `/api/live/agents`, `/api/live/questions`, `/api/live/dead-letters` | server-sent events with the current state |
-| `/api/live/threads`, `/api/live/threads/TEAM/CALLER/THREAD` | the same for conversations |
-| `/api/live/batches`, `/api/live/schedules`, `/api/live/webhooks` | the same for batches, schedules and webhooks |
+| `/api/live/threads`, `/api/live/threads/TEAM/CALLER/THREAD` | server-sent events with the current state |
+| `/api/live/batches`, `/api/live/schedules`, `/api/live/webhooks` | server-sent events with the current state |
 | POST `/api/batches`, `/api/batches/ID/ACTION` | send the rows of a file; pause, resume or cancel a batch |
 | `/api/batches/ID/results` | the results that the command `batch` writes |
 | `/api/events/STREAM/SEQUENCE`, `/api/dead-letters/ID` | one complete event, one complete dead letter |
@@ -19,7 +19,7 @@
 | POST `/api/workflows/ID/resume`, `/api/workflows/ID/messages` | the action of the commands `resume` and `tell` |
 | POST `/api/questions/ID/ACTION` | the action of the commands `answer`, `approve` and `reject` |
 | POST `/api/dead-letters/ID/replay`, `/api/dead-letters/ID/discard` | the action of `dead replay` and `dead discard` |
-| POST `/api/dead-letters/replay`, `/api/dead-letters/discard` | the same for all letters that match a search |
+| POST `/api/dead-letters/replay`, `/api/dead-letters/discard` | replay or discard all letters that match a search |
 | POST `/api/schedules`, `/api/schedules/TEAM/CALLER/NAME/ACTION` | the actions of the commands `schedules` |
 | POST `/api/webhooks`, `/api/webhooks/ID/ACTION` | the actions of the commands `webhooks` |
 | `/login`, POST `/logout`, `/api/me` | the session of the browser, the name and the role of the user |
@@ -71,7 +71,7 @@ __all__ = ["Dashboard"]
 
 _STATIC = Path(__file__).with_name("static")
 _UNBUFFERED = {"X-Accel-Buffering": "no"}
-"""For proxies such as nginx. Without this header, nginx delays the events of a stream until a buffer is full."""
+"""A header for proxies such as nginx, which would otherwise delay the events of a stream until a buffer is full."""
 _EVENT_STREAMS: Mapping[str, StreamKind] = {"log": "log", "results": "results"}
 """The streams whose events a page shows, by the name of the stream in the path."""
 

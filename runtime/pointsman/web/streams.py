@@ -72,7 +72,7 @@ class EventStreams:
         self.stopping = asyncio.Event()
 
     async def until_stopped(self, chunks: Chunks) -> AsyncIterator[bytes]:
-        """Yield `chunks`, and each changed status, until the dashboard stops."""
+        """Yield `chunks`, and between them the status of the namespace after each change, until the dashboard stops."""
         stopping = asyncio.ensure_future(self.stopping.wait())
         coming = asyncio.ensure_future(anext(chunks))
         sent: Mapping[str, Any] = {}
@@ -88,7 +88,7 @@ class EventStreams:
                             yield coming.result()
                         except StopAsyncIteration:
                             return
-                        except PointsmanError as error:  # the browser reconnects, and sends the id of the last event
+                        except PointsmanError as error:  # the browser reconnects, with the id of its last event
                             _log.info("stream_ended", error=str(error))
                             return
                         coming = asyncio.ensure_future(anext(chunks))
@@ -105,8 +105,8 @@ class EventStreams:
     async def workflows(self, request: Request) -> Chunks:
         """Yield the requested page of the list, and then its changes.
 
-        A changed row has a field `fits`, which is true if the row still matches the search. Matching requests that no
-        supervisor has admitted yet are sent after each change.
+        A changed row has a field `fits`, which is true if the row still matches the search. The requests that match and
+        that no supervisor has admitted yet are all sent again after each change in the queue of requests.
 
         Yields:
             Server-sent events.
@@ -118,7 +118,8 @@ class EventStreams:
     async def _rows(self, request: Request) -> Chunks:
         index, search, offset = self._index, _search(request), _offset(request)
         seen, epoch = _last_event_id(request), index.epoch
-        if not 0 < seen <= index.sequence:  # the browser is new, or the last event is from a deleted stream
+        # A new browser has no last event, and an event may be from a deleted stream. Both get the whole page.
+        if not 0 < seen <= index.sequence:
             seen = -1
         sent: list[dict[str, object]] | None = None
         while True:
@@ -148,12 +149,15 @@ class EventStreams:
                 yield format_event("rows", {**rows, **more, **await self.status()}, id=page.sequence)
             else:
                 yield format_event("status", await self.status())
-            seen, sent = until, waiting  # the index may have changed while the page was sent
+            seen, sent = until, waiting  # rows that changed after `until`, during the sending, follow in the next round
             await _wait_for_any(index.wait_for_change(changes), self._queued.wait_for_change(looked))
             await asyncio.sleep(_BATCH_INTERVAL_S)
 
     async def workflow(self, request: Request) -> Chunks:
-        """Yield the lines and the state of one workflow. The state is also sent after a change without a message."""
+        """Yield the lines and the state of one workflow.
+
+        The state also changes without a message of the log, for example if an agent stops, and is then sent again.
+        """
         name, seen = request.path_params["id"], _last_event_id(request)
         bus, subjects = self._client.bus, self._client.subjects
         if await bus.last("log", subjects.workflow_log(name)) is None:
@@ -252,7 +256,10 @@ class EventStreams:
             await asyncio.sleep(_BATCH_INTERVAL_S)
 
     async def _polled(self, event: str, seen: Polled[Any]) -> Chunks:
-        """Yield each value of `seen`. Send an object unchanged, and a list as the field with the name of the event."""
+        """Yield an event of this name for each value of `seen`.
+
+        The data of the event are the value, if it is an object. A list is put into a field with the name of the event.
+        """
         async with aclosing(batches(seen.changes(), lambda: 0.0)) as grouped:
             async for batch in grouped:
                 if batch:

@@ -119,7 +119,7 @@ class Users:
         return cls(found)
 
     def of_token(self, token: str) -> User | None:
-        """Return the user of a token, or None. The duration does not depend on the position of a wrong character."""
+        """Return the user of a token, or None. The duration does not reveal the position of a wrong character."""
         digest, found = token_digest(token), None
         for user in self._by_name.values():
             if hmac.compare_digest(digest, user.digest):
@@ -148,8 +148,8 @@ class Users:
 def new_session(user: User, now: float) -> str:
     """Return the value of a session cookie. The token cannot be derived from the value.
 
-    The key is the digest of the user's token, so a new token ends all sessions of the user, and every replica of the
-    dashboard accepts the session.
+    The cookie is signed (HMAC) with the digest of the user's token. So a new token ends all sessions of the user, and
+    every replica of the dashboard accepts the session.
     """
     return _session(user, int(now + SESSION_HOURS * 3600))
 

@@ -45,8 +45,8 @@ def workflow_json(entries: Sequence[Entry], reports: Sequence[Progress], alive: 
     """Return the current state of a workflow: the tasks with attempts, calls and dependencies, and the outcome.
 
     Args:
-        entries: All entries of its log.
-        reports: The reports of its agents.
+        entries: All entries of the workflow's log.
+        reports: The reports of the workflow's agents.
         alive: The names of live agents.
 
     Returns:
@@ -107,8 +107,8 @@ def ended_json(started: WorkflowStarted, outcome: Outcome) -> dict[str, Any]:
     """Return the part of `workflow_json` that remains after the end of a workflow, without the tasks.
 
     Args:
-        started: The first entry of its log.
-        outcome: Its outcome.
+        started: The first entry of the workflow's log.
+        outcome: The outcome of the workflow.
 
     Returns:
         Data for JSON.
@@ -149,7 +149,10 @@ def _node_json(node: trace.TraceNode) -> dict[str, Any]:
 
 
 def _dependencies(plans: Sequence[PlanAccepted], top: trace.TraceNode) -> dict[str, list[str]]:
-    """Return the dependencies of each task from the plans. Planners come first, and the synthesizer comes last."""
+    """Return the dependencies of each task.
+
+    A planned task without dependencies depends on its planner. The synthesizer depends on the last planned tasks.
+    """
     roles = {node.task_id: node.role for node in top.children}
     planners = [node.task_id for node in top.children if node.role in (Role.PLAN, Role.CLASSIFY) and node.task_id]
     needs: dict[str, list[str]] = {}
@@ -191,7 +194,7 @@ def agents_json(
     for name in sorted({*alive, *records}):
         here, depth, record = alive.get(name, []), depths.get(name), records.get(name)
         if not here and not (depth and depth.pending + depth.in_flight):
-            continue  # the agent has stopped, and no task waits for the agent
+            continue  # the agent has stopped, and no task waits for it, so the list omits the agent
         first = here[0] if here else None
         found.append(
             {

@@ -30,7 +30,7 @@ __all__ = ["CallerBounds", "EndpointLimitError", "EndpointStore", "NewEndpoint",
 _log = get_logger(__name__)
 
 MAX_ENDPOINTS = 100
-"""Largest number of operators' endpoints in a namespace. Each event is stored once for each subscribed endpoint."""
+"""Largest number of operators' endpoints in a namespace, because each event is stored once for each endpoint."""
 _MAX_SECRETS = 3  # most secrets with which the deliveries of an endpoint are signed at a time
 _SECRET_BYTES = 32
 _MAX_TRIES = 5  # attempts to make a change while other processes change the same entry
@@ -56,7 +56,7 @@ class CallerBounds(NamedTuple):
 
 
 class NewEndpoint(NamedTuple):
-    """A new endpoint, or an endpoint with a new secret. The secret cannot be read again."""
+    """A new endpoint or an endpoint with a new secret, and the secret, which callers cannot read later."""
 
     secret: str
     endpoint: Endpoint
@@ -169,9 +169,9 @@ class EndpointStore:
             created_at=now,
         )
         revision = await self._endpoints.put(id, endpoint.model_dump_json().encode(), expect=0)
-        # Other processes may have made endpoints since the count. Each process now counts the endpoints that were
-        # stored or stamped before its own endpoint. So of two processes, at least one counts the endpoint of the other
-        # process.
+        # Other processes may have made endpoints since the first check. So check again, with the endpoints that were
+        # stored or stamped before this endpoint. If two processes make an endpoint at the same time, at least one of
+        # them counts the endpoint of the other, and deletes its own if a bound is exceeded.
         earlier = [each for each in await self._entries() if each[1] < revision or each[0].created_at < now]
         try:
             _check_bounds([each for each in earlier if each[0].id != id], caller, bounds)
@@ -245,7 +245,7 @@ class EndpointStore:
         return NewEndpoint(text, after)
 
     async def disable(self, id: str, reason: str, *, at: datetime | None = None) -> Endpoint:
-        """Send nothing more to an endpoint. Events during this time are not stored for the endpoint.
+        """Send nothing more to an endpoint until `enable`. Events before `enable` are not stored for the endpoint.
 
         Args:
             id: The endpoint.
@@ -308,7 +308,7 @@ class EndpointStore:
         return endpoint, entry.revision
 
     async def _change(self, id: str, change: _Change) -> tuple[Endpoint, Endpoint]:
-        """Apply a change. After a conflict, change the newer version. Return the old and the new version."""
+        """Apply a change to the newest version of an endpoint. Return the version before and the version after."""
         tries = 0
         while True:
             tries += 1

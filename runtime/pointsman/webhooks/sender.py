@@ -78,8 +78,8 @@ def signed_headers(id: str, body: bytes, secrets: Sequence[str], now: datetime) 
 class Sender:
     """A client that sends deliveries. Each delivery has its own connection.
 
-    The sender resolves a host, checks the IP addresses, and connects to a checked IP address. So a change of the name
-    between the check and the connection has no effect. No proxy is used.
+    The sender resolves a host, checks the IP addresses, and connects to a checked IP address. So a change of the DNS
+    entry between the check and the connection has no effect. No proxy is used.
 
     Args:
         timeout: The seconds for the whole exchange.
@@ -160,7 +160,7 @@ class Sender:
             SSLError: TLS failed.
             OSError: No address can be connected to.
         """
-        # In a separate thread, because a few hosts with slow name servers would fill the default executor.
+        # Use a separate thread, because a few hosts with slow name servers would fill the default executor.
         found = await run_in_thread(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
         addresses = list(dict.fromkeys(str(each[4][0]) for each in found))
         for each in addresses if not self._private else ():

@@ -1,7 +1,7 @@
 """Deliver events to webhooks: store a delivery for each endpoint, send the deliveries, and repeat failed deliveries.
 
-Any number of services share durable consumers. If a service is killed, the broker redelivers unacknowledged messages,
-and nothing is lost. An endpoint gets each event at least once, each time with the same `webhook-id`.
+Any number of services share durable consumers. If a service is killed, the broker redelivers its unacknowledged
+messages, so nothing is lost. An endpoint gets each event at least once, each time with the same `webhook-id`.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ _ACK_MARGIN_S = 5.0  # seconds of the acknowledgement deadline, in addition to t
 _MAX_PAUSE_S = 86_400.0
 _THROTTLING = frozenset({429, 502, 503, 504})  # statuses of an overloaded endpoint
 _THROTTLE_S = 5.0  # seconds for which nothing is sent to an overloaded endpoint without `Retry-After`
-_EARLY_S = 1.0  # seconds by which an attempt may be early
+_EARLY_S = 1.0  # seconds by which an attempt may be earlier than the time in its stored state
 _HEADER_BYTES = 4_096  # bytes of a message that are reserved for subject and headers
-_RESEND = ".resend"  # the end of the subject of a resend request; the operator may have just changed the endpoint
+_RESEND = ".resend"  # the end of the subject of a resend request
 _TYPE_HEADER = "webhook-type"
 _GONE = 410
 _GONE_HINT = "the endpoint answered 410 Gone; `pointsman webhooks enable` enables the endpoint again"
@@ -74,6 +74,7 @@ class WebhookService:
         self._capacity = Capacity(settings.webhook_concurrency, clock)
         self._consumers: dict[str, Consumer] = {}
         self._attempts: set[asyncio.Task[None]] = set()
+        # the time of the last read of the endpoints (at first long ago), and the endpoints by id
         self._known: tuple[float, Mapping[str, Endpoint]] = (-_MAX_PAUSE_S, {})
 
     @property
@@ -163,7 +164,7 @@ class WebhookService:
 
     async def _publish(self, endpoint: Endpoint, event: WebhookEvent) -> None:
         subject = self._subjects.delivery(endpoint.id, event.workflow, event.id)
-        with suppress(ConflictError):  # the delivery was stored before a process was killed
+        with suppress(ConflictError):  # the delivery was stored by an earlier try that failed or was killed
             headers = {_TYPE_HEADER: event.type, **event.trace}
             await self._bus.publish(subject, event.body, headers, expect=0)
 
@@ -185,6 +186,7 @@ class WebhookService:
         """Send, defer or drop one delivery."""
         try:
             address = self._subjects.parse_delivery(delivery.message.subject)
+            # before a resend, the operator may have just changed the endpoint, so the endpoint is read again
             endpoint = await self._endpoint(address.endpoint, newest=delivery.message.subject.endswith(_RESEND))
             if endpoint is None:  # the endpoint was deleted
                 await self._drop(address)
@@ -200,12 +202,12 @@ class WebhookService:
         except Exception as error:
             _log.error("webhook_crashed", subject=delivery.message.subject, exc_info=error)
             await delivery.nak(_CRASH_PAUSE_S)
-        except BaseException:  # the process stops, and another process sends the delivery
+        except BaseException:  # the process stops, so return the delivery to the broker for another process
             await delivery.nak(_UNAVAILABLE_PAUSE_S)
             raise
 
     async def _drop(self, address: DeliveryAddress) -> None:
-        """Store that no further attempt follows, if the state announces a retry."""
+        """Store that no retry of a delivery follows, if its stored state announces a retry."""
         receipt = self._subjects.receipt(address.endpoint, address.workflow, address.event)
         stored = await self._bus.last("deliveries", receipt)
         state = None if stored is None else parse_state(stored)
@@ -217,7 +219,7 @@ class WebhookService:
         """Return an endpoint that was read at most `_ENDPOINTS_TTL_S` ago. With `newest`, read the endpoint now."""
         read_at, endpoints = self._known
         known = endpoints.get(id)
-        # An unknown endpoint may be new, and a disabled endpoint may have been enabled.
+        # An unknown endpoint may be new, and a disabled endpoint may be enabled by now, so read both again.
         old = self._clock.monotonic() - read_at > _ENDPOINTS_TTL_S
         if newest or old or known is None or known.disabled_at is not None:
             endpoints = {each.id: each for each in await self._store.list()}
@@ -228,7 +230,7 @@ class WebhookService:
         """Make one attempt, store the state, and settle the delivery by the state."""
         message = await self._message(delivery.message)
         if message is None:
-            await delivery.ack()  # the event of this resend request was deleted
+            await delivery.ack()  # the event that this resend request names was deleted, so nothing can be sent
             return
         address = self._subjects.parse_delivery(message.subject)
         receipt = self._subjects.receipt(address.endpoint, address.workflow, address.event)
@@ -236,7 +238,7 @@ class WebhookService:
         before = None if stored is None else parse_state(stored)
         attempts = 0
         if before is not None and before.order == delivery.message.sequence:
-            if before.status != "retrying":  # a process was killed before the acknowledgement
+            if before.status != "retrying":  # settled, but a process was killed before the acknowledgement
                 await delivery.ack()
                 return
             attempts = before.attempts
@@ -247,7 +249,7 @@ class WebhookService:
                 await delivery.nak(early)
                 return
         elif before is not None and before.order > delivery.message.sequence:
-            await delivery.ack()  # there is a newer resend request
+            await delivery.ack()  # the state is from a newer resend request, which replaces this message
             return
         state = DeliveryState(
             endpoint=endpoint.id,

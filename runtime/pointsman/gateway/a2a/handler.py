@@ -50,7 +50,7 @@ _MAX_ID_CHARS = 256
 
 
 class TeamHandler(RequestHandler):
-    """The operations for all teams. The context of a call names the caller and the team.
+    """The operations for all teams. The `ServerCallContext` of a call has the caller and the team.
 
     Args:
         context: The parts of the gateway.
@@ -219,8 +219,8 @@ class TeamHandler(RequestHandler):
             call: The call.
             reader: The reader of tasks.
             params: The message and its configuration.
-            from_start: For a message that begins a task, return the empty task, also if the message is a repetition.
-                The stream then has all events.
+            from_start: True if the task is streamed. A message that begins a task, or repeats such a message, then
+                returns the empty task, so the stream has all events of the task.
 
         Returns:
             The workflow, the task, and the question that the message answers; empty if the message answers no question.
@@ -262,7 +262,7 @@ class TeamHandler(RequestHandler):
         if wanted:
             await register(self._context, self._push, call, workflow.id, config, "")
         fold = reader.empty(workflow) if from_start else await reader.fold(workflow)
-        if not fold.task.HasField("status"):  # the log has no entry yet, or a replica of the broker lags
+        if not fold.task.HasField("status"):  # the log has no entry yet, or a replica lags, so show a waiting request
             fold.task.CopyFrom(new_task(workflow.id, context_id, state_of("queued"), datetime.now(UTC)))
             fold.task.history.add().CopyFrom(message)
         return workflow, fold, ""
@@ -295,7 +295,7 @@ class TeamHandler(RequestHandler):
         return submitted.workflow, thread
 
     async def _answer(self, call: Call, fold: TaskFold, message: pb.Message) -> str:
-        """Answer the question that a message names, or the oldest question. Return the id of the question."""
+        """Answer the question that a message names, by default the oldest. Return the id of the answered question."""
         named = str(metadata_of(message, "question") or "")
         question = fold.questions.get(named) if named else next(iter(fold.questions.values()), None)
         if question is None:
@@ -343,7 +343,10 @@ class TeamHandler(RequestHandler):
     async def _until_settled(
         self, call: Call, reader: TaskReader, workflow: Workflow, fold: TaskFold, answered: str
     ) -> None:
-        """Wait until the task has ended or has a new question, the client has disconnected, or the gateway stops."""
+        """Wait until the task has ended, or has an open question other than `answered`.
+
+        Return earlier if the client disconnects or the gateway stops.
+        """
         if not _is_settled(fold, answered):
             await self._until(reader, workflow, fold, lambda: _is_settled(fold, answered), call.request)
 
@@ -365,6 +368,6 @@ class TeamHandler(RequestHandler):
 
 
 def _is_settled(fold: TaskFold, answered: str) -> bool:
-    """Return True if a task has ended, or waits for an answer that has not been sent yet."""
+    """Return True if a task has ended, or waits for an answer although the question `answered` is closed."""
     state = fold.task.status.state
     return state in TERMINAL or (state == INTERRUPTED and answered not in fold.questions)

@@ -22,7 +22,7 @@ def parts_of(value: JsonValue) -> list[Part]:
     """Return a value as the parts of a message or of an artifact.
 
     Args:
-        value: The value. An object with `url`, `mediaType` and at most also `filename` is a file.
+        value: The value. An object with only `url`, `mediaType` and optionally `filename` is a file.
 
     Returns:
         The parts; none for null and an empty text.

@@ -95,7 +95,7 @@ class TaskReader:
         queued = await find_queued_request(client.bus, client.subjects, workflow.id)
         if queued is not None:
             fold.task.CopyFrom(queued_task(queued))
-        else:  # the request was admitted between the two reads
+        else:  # the request was admitted after the log was read, so read the log again
             await self._read(fold, workflow, up_to)
         return fold
 
@@ -116,7 +116,7 @@ class TaskReader:
 
         Args:
             workflow: The workflow of the task.
-            fold: The task so far. Each event is applied.
+            fold: The task so far. Each new entry of the log is applied to it.
             inline: Put the content of small files into artifacts.
             text: The part of the answer that the client already has. The rest is streamed while a model writes.
                 Default: the answer is not streamed.
@@ -209,7 +209,10 @@ def queued_task(queued: QueuedRequest) -> Task:
 
 
 def _place(event: TaskEvent, text: AnswerText) -> None:
-    """Remove the text that the client already has from a stored answer. Add the length and digest to the position."""
+    """Remove the text that the client already has from a stored answer.
+
+    Add the length and the digest of the text that the client then has to the position of the event.
+    """
     if isinstance(event, TaskArtifactUpdateEvent) and event.last_chunk and not file_number(event.artifact):
         (part,) = event.artifact.parts
         if part.HasField("text"):

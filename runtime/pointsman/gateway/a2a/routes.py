@@ -42,7 +42,7 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 _CARD_PATH = "/.well-known/agent-card.json"
 _JSON_TYPE = "application/json"
 _JSON_TYPES = (_JSON_TYPE, A2A_JSON_MEDIA_TYPE)
-_CARD_MAX_AGE_S = 60  # seconds; the card changes when an agent starts or stops
+_CARD_MAX_AGE_S = 60  # seconds a client may cache a card, which changes when an agent starts or stops
 _MAX_CARDS = 1_000  # most cards whose last change is in memory
 _VERSION = re.compile(r"(0\.3|1\.0)(\.[0-9]+)?")
 
@@ -55,7 +55,7 @@ class _CallContexts(ServerCallContextBuilder):
 
     def build(self, request: Request) -> ServerCallContext:
         call, version = _call_of(self._context, request), _version_of(request)
-        if version and not _VERSION.fullmatch(version):  # the SDK compares only the major versions
+        if version and not _VERSION.fullmatch(version):  # checked here, because the SDK compares only major versions
             raise VersionNotSupportedError(
                 f"the A2A-Version is {version[:20]!r}; the gateway supports 1.0 and 0.3; send one of these versions"
             )
@@ -76,7 +76,7 @@ def make_a2a_app(context: Context, push: PushStore, *, open: bool) -> ASGIApp:
     Raises:
         ConfigurationError: The key file for signatures has no private key of the curve P-256.
     """
-    logging.getLogger("a2a").setLevel(logging.CRITICAL)  # the SDK logs a traceback for each request that is not valid
+    logging.getLogger("a2a").setLevel(logging.CRITICAL)  # because the SDK logs a traceback for each invalid request
     path = context.settings.gateway_a2a_signing_key
     signer = None if path is None else CardSigner(path)
     cards = CardMaker(context, signer, open=open)

@@ -11,7 +11,7 @@
 | failed; refused before its first task | `FAILED`; `REJECTED` |
 | cancelled | `CANCELED` |
 
-The same entries give the same task and the same events in each gateway.
+The result depends only on the entries of the log, so each gateway returns the same task and the same events.
 """
 
 from __future__ import annotations
@@ -114,10 +114,10 @@ def new_task(id: str, context_id: str, state: TaskState, at: datetime) -> Task:
     """Return a task without a history.
 
     Args:
-        id: The task: the id of a workflow.
-        context_id: The context.
+        id: The id of the task, which is the id of its workflow.
+        context_id: The id of the A2A context of the task.
         state: The state.
-        at: The time of the state.
+        at: The time since which the task has the state.
 
     Returns:
         The task.
@@ -137,7 +137,7 @@ def file_number(artifact: Artifact) -> int:
 
 
 class TaskFold:
-    """The task of one workflow after the entries so far.
+    """The task of one workflow, built from the entries that `apply` has got.
 
     Args:
         workflow: The workflow.
@@ -211,7 +211,8 @@ class TaskFold:
     def writes_answer(self, delta: Delta) -> bool:
         """Return True if a piece of text is from the agent that the log names as the writer of the answer.
 
-        Each agent may broadcast text under its own name, with any role and any task.
+        The role and the task in a piece prove nothing, because each agent may broadcast text with any role and any
+        task. But an agent can only use its own name, so the name is compared.
 
         Args:
             delta: The piece.
@@ -219,14 +220,14 @@ class TaskFold:
         return self._writers.get(delta.task_id) == (delta.attempt, delta.agent)
 
     def piece_of_answer(self, text: str, *, append: bool) -> TaskArtifactUpdateEvent:
-        """Return the event for a piece of an unfinished answer. The task itself has no artifact for the piece.
+        """Return the event for a piece of an unfinished answer. `task` gets only the whole answer, at the end.
 
         Args:
             text: The piece.
             append: True if the piece continues the earlier pieces, False if the piece replaces the earlier pieces.
 
         Returns:
-            The event, with the present position.
+            The event, with the position of the newest applied entry.
         """
         part = Part(text=text, media_type="text/plain")
         artifact = Artifact(artifact_id=self._answer_id, name="answer", parts=[part])
@@ -274,7 +275,7 @@ class TaskFold:
         given = origin.get("message") if isinstance(origin, dict) else None
         parts = parts_of(entry.input)
         parts += [self._file_part(file) for file in entry.files]
-        del self.task.history[:]  # the history of the request that waited for admission
+        del self.task.history[:]  # the message that the task had while the request waited for admission
         self._say(Role.ROLE_USER, str(given or f"{entry.workflow_id}-request"), parts)
 
     def _answered(self, entry: QuestionAnswered, position: str) -> None:
@@ -305,7 +306,7 @@ class TaskFold:
         return self._set(INTERRUPTED, entry, position, message)
 
     def _go_on(self, entry: Entry, position: str, line: str) -> TaskEvent:
-        """Return the event after a question is closed: the next open question, or the continued work."""
+        """Return the event after a question was closed: the oldest open question, or the state of the work."""
         if not self.questions:
             return self._set(TaskState.TASK_STATE_WORKING, entry, position, line)
         waiting = next(iter(self.questions.values()))

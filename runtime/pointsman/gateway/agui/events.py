@@ -88,7 +88,7 @@ class RunEvents:
         self._tools = 0
 
     def recall(self, entry: Entry) -> None:
-        """Apply an entry that an earlier run of the thread has already sent, without events.
+        """Apply an entry without events, because an earlier run of the thread has already sent the events.
 
         Args:
             entry: The entry.
@@ -145,7 +145,7 @@ class RunEvents:
         if (self._open.get(item.task_id), self._agents.get(item.task_id)) != (
             subagent,
             item.agent,
-        ):  # the attempt has ended, or its entry has not arrived yet
+        ):  # the attempt has ended, or its entry has not arrived yet, so no open subagent can have the item
             return
         if isinstance(item, Delta):
             if subagent not in self._texts:
@@ -184,7 +184,7 @@ class RunEvents:
         )
 
     def fail(self, message: str, code: str) -> Iterator[BaseEvent]:
-        """Yield the last events of a run whose end cannot be awaited.
+        """Yield the last events of a run that ends before its workflow.
 
         Args:
             message: The reason, and the next step.
@@ -206,7 +206,13 @@ class RunEvents:
         yield self._set(entry.task_id, agent=entry.agent, status="running")
 
     def _close(self, task: str, *, error: str = "", code: str = "", suspended: bool = False) -> Iterator[BaseEvent]:
-        """Close the open attempt of a task, if there is one, and the open message of the attempt."""
+        """Close the open attempt of a task, if there is one, and its open message.
+
+        The attempt has failed if there is an `error`, waits for an answer if `suspended`, and otherwise has succeeded.
+
+        Yields:
+            The events.
+        """
         subagent = self._open.pop(task, "")
         if not subagent:
             return
@@ -245,10 +251,10 @@ class RunEvents:
         )
 
     def _set(self, task: str, **fields: str) -> BaseEvent:
-        """Change the state of a task, and return the change."""
+        """Change the state of a task, and return the event for this change."""
         shown = self._tasks.setdefault(task, {"agent": "", "intent": "", "status": ""})
         shown.update(fields)
-        path = "/tasks/" + task.replace("~", "~0").replace("/", "~1")  # RFC 6901
+        path = "/tasks/" + task.replace("~", "~0").replace("/", "~1")  # the escapes of a JSON Pointer (RFC 6901)
         return _patch("add", path, dict(shown))
 
     def _set_status(self, status: str) -> BaseEvent:

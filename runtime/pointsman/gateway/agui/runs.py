@@ -142,7 +142,7 @@ async def _stream(
                         yield _frame(event)
                     return
     except StreamResetError:
-        ended = True  # the gateway stops, and the workflow continues
+        ended = True  # the gateway stops, so the workflow is not cancelled
         for event in events.fail("the gateway stops; send the run again", "gateway_stopping"):
             yield _frame(event)
     finally:
@@ -151,7 +151,7 @@ async def _stream(
 
 
 async def _open_questions(context: Context, workflow: Workflow) -> Sequence[Question]:
-    """Return the open questions; an empty list if a person has answered since the entry of the log."""
+    """Return the open questions; an empty list if a person has already answered the question in the log."""
     return await context.client.operations.questions(workflow.id)
 
 

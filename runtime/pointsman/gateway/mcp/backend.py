@@ -21,7 +21,10 @@ from pointsman_schemas.log import Entry
 __all__ = ["Backend", "CallRefusedError", "ClientBackend", "StreamItem", "find_tool"]
 
 StreamItem: TypeAlias = Entry | Progress | Delta | Outcome | None
-"""An entry of the log, a report of an agent, a piece of an agent's text, the outcome, or None after idle seconds."""
+"""An entry of the log, a report of an agent, a piece of an agent's text, or the outcome.
+
+None if nothing has happened for some seconds.
+"""
 
 ANSWER_GRACE_S = 5.0  # seconds after the deadline in which a team can still answer with partial results
 _ENDED = ("completed", "partial", "failed", "cancelled")

@@ -107,9 +107,9 @@ async def _wait(
         workflow: The workflow.
         backend: The calls of the caller.
         since: Report the progress of entries after this time. Default: all entries.
-        answered: Questions that this call does not put to the person again. They are answered, or the person closed the
-            form.
-        problems: Problems of answers that were not accepted.
+        answered: Questions that this call does not put to the person again, because the person has answered the
+            question or closed its form.
+        problems: By question, the reason why an answer was not accepted. The reason is shown with the question.
 
     Returns:
         The result.
@@ -172,7 +172,14 @@ async def result_files(backend: Backend, workflow: str) -> list[File]:
 
 
 async def _tool(params: types.CallToolRequestParams, backend: Backend) -> TeamTool:
-    """Return the tool of a call. Wait some seconds for a supervisor that restarts, or after a start of the gateway."""
+    """Return the tool of a call.
+
+    A tool is missing for some seconds while its supervisor restarts or just after the gateway has started, so wait up
+    to `_RESTART_S`.
+
+    Raises:
+        MCPError: There is no such tool for the caller.
+    """
     until = monotonic() + _RESTART_S
     while True:
         if (tool := await find_tool(backend, params.name)) is not None:
@@ -184,9 +191,12 @@ async def _tool(params: types.CallToolRequestParams, backend: Backend) -> TeamTo
 
 
 async def _resume(params: types.CallToolRequestParams, backend: Backend) -> tuple[Workflow, dict[str, str]]:
-    """Return the workflow in the request state, after answering its questions with the responses of this call.
+    """Answer the questions of the workflow in the request state with the responses of this call.
 
-    The state is the id of the workflow. The state needs no protection, because a caller may only see its own workflows.
+    The state is the id of the workflow. The state needs no signature, because a caller may only see its own workflows.
+
+    Returns:
+        The workflow, and by question the reason why an answer was not accepted.
 
     Raises:
         MCPError: The state names no workflow of the tool.
@@ -277,7 +287,7 @@ class _Follower:
         )
 
     async def _find(self, id: str) -> Question | None:
-        """Return an open question. Wait until the question is stored, because the log has the question earlier."""
+        """Return an open question. The log names a question before the question is stored, so wait until then."""
         with suppress(TimeoutError):
             async with asyncio.timeout(_QUESTION_TIMEOUT_S):
                 while id in (await self._backend.view(self._workflow.id)).questions:

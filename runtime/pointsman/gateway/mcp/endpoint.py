@@ -68,7 +68,7 @@ class _Endpoint:
 
         self._context = context
         self._server = make_server(backend_of)
-        # the SDK logs two lines for each request
+        # the SDK logs two lines for each request, so only its warnings are logged
         logging.getLogger("mcp.server.streamable_http_manager").setLevel(logging.WARNING)
         logging.getLogger("mcp.server.streamable_http").setLevel(logging.WARNING)
 

@@ -76,7 +76,8 @@ async def create_task(
         The result of the call, or the task.
     """
     with suppress(TimeoutError):
-        async with cancelling(workflow, backend):  # a client that disconnects now has not received the task
+        # a client that disconnects here has not received the task, so the workflow is cancelled
+        async with cancelling(workflow, backend):
             outcome = await workflow.outcome(_IMMEDIATE_S)
         return outcome_result(workflow.id, OutcomeView.of(outcome), await result_files(backend, workflow.id))
     messages.follow(workflow, backend)
@@ -116,7 +117,7 @@ async def get_task(
                 for each in asked
             }
         else:
-            status = "working"  # the question has not been stored yet
+            status = "working"  # the question is not stored yet, so it cannot be answered yet
     updated_at = await _updated_at(view, backend)
     if status == "working" and (message := await messages.newest(view.id, backend)) is not None:
         more["statusMessage"] = message.text

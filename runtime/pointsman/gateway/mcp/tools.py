@@ -26,7 +26,7 @@ _REQUEST = "request"
 _MAX_TEXT_CHARS = 4_000
 """Characters of a text in a progress notification.
 
-Each notification repeats the text so far, so the beginning of a longer text is cut.
+Each notification repeats the text so far. So that notifications do not grow, the beginning of a longer text is cut.
 """
 _TEXT_SCHEMA = {
     "type": "object",

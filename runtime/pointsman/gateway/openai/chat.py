@@ -208,7 +208,7 @@ async def wait_for_outcome(
         context: The parts of the gateway.
         caller: The caller.
         submitted: The workflow.
-        request: The request, whose body has been read.
+        request: The HTTP request. Its body must have been read, because further messages of the client are discarded.
         detached: True if the workflow continues when the client disconnects.
 
     Returns:
@@ -330,7 +330,7 @@ async def _chunks(
                             if status:
                                 yield _status(line, done=False)
     except StreamResetError:
-        ended = True  # the gateway stops, and the workflow continues
+        ended = True  # the gateway stops, so the workflow is not cancelled
         detail = "the gateway stops; send the request again with the same Idempotency-Key"
         yield _frame(openai_error(ProblemError(503, "gateway_stopping", detail)))
     finally:

@@ -184,7 +184,7 @@ async def cancel_response(response_id: ResponsePath, context: ContextArg, caller
     with response_errors(response_id):
         workflow = await context.find(caller, workflow_id(response_id))
     if await workflow.cancel("cancelled by the client", actor=caller.name) is None:
-        with suppress(TimeoutError):  # no supervisor has read the cancellation so far
+        with suppress(TimeoutError):  # if no supervisor reads the cancellation in time, return the present state
             await workflow.outcome(_CANCEL_TIMEOUT_S)
     return JSONResponse(await _response(context, caller, workflow.id))
 
@@ -212,7 +212,7 @@ async def _response(context: Context, caller: Caller, workflow: str) -> dict[str
     try:
         entries = await read_entries(context.client.bus, context.client.subjects, workflow)
     except NotFoundError:
-        entries = ()  # the request waits for admission
+        entries = ()  # the request waits for admission, so there is no log yet
     for entry in entries:
         events.of(entry)
         if isinstance(entry, WorkflowStarted):
@@ -249,7 +249,7 @@ async def _chunks(
                             yield format_event(event["type"], event)
                     ended = ended or isinstance(item.entry, WorkflowEnded)
     except StreamResetError:
-        ended = True  # the gateway stops, and the workflow continues
+        ended = True  # the gateway stops, so the workflow is not cancelled
     finally:
         if not ended and not detached:
             context.cancel_later(caller, workflow)
