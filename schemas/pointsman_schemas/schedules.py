@@ -1,5 +1,7 @@
 """Define schedules. A supervisor sends the request of a schedule at the times of a cron expression, or at one time.
 
+A fire is one of these times. A run is the workflow that a fire, or a command of a person, starts.
+
 A caller publishes a `ScheduleChange`, and a supervisor of the team decides on this change. Each schedule has one
 record, on `{ns}.cron.{team}.{caller}.{schedule}`. Each message of the record contains the entries of one change and the
 schedule after the change. The messages are published by compare-and-set, so the newest message is the whole schedule.
@@ -59,8 +61,8 @@ ScheduleStatus: TypeAlias = Literal["active", "paused", "ended", "deleted", "ref
 
 
 SCHEDULE_ACTIONS = ("schedule", "schedule-others")
-"""The actions in the subjects of commands about schedules: for schedules of the actor, and for schedules of any
-caller."""
+"""The action token in the subject of a command: `schedule` for the actor's own schedule, `schedule-others` for another
+caller's schedule."""
 
 
 class ScheduleSpec(Frozen):
@@ -90,7 +92,8 @@ class ScheduleSpec(Frozen):
         default=60.0, strict=True, ge=1, le=MAX_GRACE_S, description="Largest accepted delay of a fire, in seconds."
     )
     request: Request = Field(
-        description="The request that each fire sends to the team. The owner of its files is the id of the schedule."
+        description="The request that each fire sends to the team. The files of the request must have the id of the "
+        "schedule as their owner."
     )
 
     @model_validator(mode="after")
@@ -105,8 +108,8 @@ class ScheduleSpec(Frozen):
 class ScheduleChange(Event):
     """A command about a schedule, on `{ns}.control.{team}.{schedule id}.{action}.{actor}.{id}`.
 
-    The action of the subject is `schedule` for a schedule of the actor, and `schedule-others` for the schedule of
-    another caller. A created schedule belongs to the actor of `create`.
+    The action token in the subject (not the field `action`) is `schedule` for a schedule of the actor, and
+    `schedule-others` for the schedule of another caller. A created schedule belongs to the actor of `create`.
     """
 
     event_type: ClassVar[str] = "io.pointsman.schedule-change.v1"
@@ -155,8 +158,8 @@ class Schedule(Part):
     caller: Token = Field(description="The caller to whom the schedule belongs.")
     name: Token = Field(description="The name of the schedule, unique for its team and caller.")
     status: ScheduleStatus = Field(
-        description="The status. `ended` means that no time is left, and `refused` means that the schedule "
-        "was never created."
+        description="The status. `ended` means that the schedule has no further fire, and `refused` means that the "
+        "schedule was never created."
     )
     spec: ScheduleSpec | None = Field(default=None, description="The definition; null if the definition was refused.")
     created_at: AwareDatetime = Field(description="Time of the creation.")
@@ -226,7 +229,7 @@ class ScheduleDeleted(Part):
 
 
 class ScheduleEnded(Part):
-    """The schedule has no further time."""
+    """The schedule has no further fire."""
 
     kind: Literal["schedule_ended"] = Field(default="schedule_ended", description="The kind of entry.")
     at: AwareDatetime = Field(description="Time of the entry.")

@@ -1,8 +1,8 @@
-"""Decide what inputs mean: the entries that they add to a workflow's log.
+"""Decide on the inputs of a workflow: compute the entries that the inputs add to the workflow's log.
 
 `decide` applies each input, then advances the workflow as far as possible: it dispatches or skips tasks whose
 dependencies are settled, requests the synthesis of a finished plan, and ends a workflow that has no work left. `decide`
-never waits. A decision that needs a model is a task for an agent.
+never waits for a model: a decision that needs a model becomes a task for an agent.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _AGAIN: Mapping[tuple[str, bool], str] = {
     (ErrorKind.THREAD, False): "in another thread",
     (ErrorKind.DAILY_LIMIT, False): "again after midnight (UTC)",
 }
-"""Errors for which a valid request is refused, by kind and `retryable`, with the time or place of the next try."""
+"""The time or place at which to send a refused but valid request again, by the kind and `retryable` of the error."""
 
 
 def decide(state: State | None, inputs: Iterable[Input], context: DecisionContext) -> tuple[Entry, ...]:
@@ -70,7 +70,7 @@ def decide(state: State | None, inputs: Iterable[Input], context: DecisionContex
 
 
 def make_decision(state: State | None, inputs: Iterable[Input], context: DecisionContext) -> Decision:
-    """Make the decision of `decide`. Return the entries and the state that the entries lead to."""
+    """Decide as `decide` does, and return the decision: its entries, and the state after these entries."""
     decision = Decision(state, context)
     inputs = sorted(inputs, key=_precedence)
     for each in inputs:
@@ -87,8 +87,8 @@ def make_decision(state: State | None, inputs: Iterable[Input], context: Decisio
 def _precedence(each: Input) -> int:
     """Return the sort key of an input in its batch.
 
-    Inputs may arrive before the request, so the request is sorted first. A resume is sorted second, because the outcome
-    of a round must be published before the next round begins.
+    The request comes first, because other inputs may arrive before the request. A resume comes second: after an input
+    that ends the round, a resume would begin the next round in the same commit, before the outcome is published.
     """
     if isinstance(each, RequestReceived | RequestRefused):
         return 0
@@ -100,7 +100,7 @@ def _apply_input(decision: Decision, received: Input, together: Iterable[Input])
         case RequestReceived() | RequestRefused():
             _on_request(decision, received, cancelled=_has_cancellation(together))
         case _ if decision.current is None:
-            pass  # the workflow starts with its request
+            pass  # only a request starts a workflow, so an input without a workflow has no effect
         case ResultReceived():
             on_result(decision, received)
         case ControlReceived():

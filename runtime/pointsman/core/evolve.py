@@ -54,7 +54,7 @@ def fold_entries(entries: Iterable[Entry], state: State | None = None) -> State 
 def open_questions(log: Sequence[Entry]) -> set[str]:
     """Return the open questions of a workflow, from its whole log."""
     if not any(isinstance(entry, QuestionAsked) for entry in log):
-        return set()  # most logs have no question, so most logs need no folding
+        return set()  # most logs have no question, so most logs need not be folded
     state = fold_entries(log)
     return set(state.questions) if state else set()
 
@@ -221,9 +221,9 @@ def evolve(state: State | None, entry: Entry) -> State:
                 return asked
             task = _task(state, entry.task_id)
             if task.status is TaskStatus.AWAITING_ANSWER:
-                return asked  # the second question of the same attempt
-            # An attempt that ends with a question is not a failure. It does not count against the maximum number of
-            # attempts.
+                return asked  # an earlier question of the attempt has moved the task already
+            # An attempt that ends with a question is not a failure, so the task may have one more attempt. The approval
+            # of a task is requested before an attempt, so no attempt ends.
             asking = () if entry.about == "task" else (task.attempt,)
             return _update_task(
                 asked,
@@ -319,8 +319,8 @@ def _on_workflow_resumed(state: State, entry: WorkflowResumed) -> State:
         _change_phase(state, phase),
         tasks=tasks,
         open_tasks=len(entry.tasks),
-        # An adaptive planner receives the results of the round. If no task is done again, 0 makes the workflow call the
-        # planner at once.
+        # An adaptive planner is called when there are results that the planner has not received. If no task is done
+        # again, no new result follows, so 0 makes the workflow call the planner at once.
         results_seen_by_planner=min(state.results_seen_by_planner, settled) if entry.tasks else 0,
         start_pending=phase is Phase.PLANNING,
         round=entry.round,
@@ -341,9 +341,10 @@ def _on_workflow_resumed(state: State, entry: WorkflowResumed) -> State:
 
 
 def _renewed(task: Task, policy: RetryPolicy) -> Task:
-    """Return a task that is done again from its beginning. The number of its attempts continues.
+    """Return a copy of `task` that is done again from its beginning. Only the numbers of its attempts continue.
 
-    A task with `for_each` waits for its items again. The results of items that succeeded stay.
+    A task with `for_each` waits for its items again. The items that succeeded keep their results, because their tasks
+    are not done again.
     """
     return Task(
         id=task.id,
@@ -402,8 +403,8 @@ def _on_task_added(state: State, entry: TaskAdded) -> State:
 def _on_plan_accepted(state: State, entry: PlanAccepted) -> State:
     """Return the state with the tasks of a new plan, which replace the tasks that have not started.
 
-    Reactions to an event stay when the next event adds reactions. A task that failed without an attempt, because of a
-    rejection or a missing agent, stays, too, if the new plan has no task with its id.
+    A plan of reactions to a domain event replaces no task. A task that failed without an attempt, because of a
+    rejection or a missing agent, is not replaced either, if the new plan has no task with the id of the failed task.
 
     Raises:
         InvariantError: The plan has a task with the id of a task that stays.
@@ -517,7 +518,7 @@ def _dependants(tasks: dict[str, Task]) -> dict[str, tuple[str, ...]]:
 
 
 def _finish_task(state: State, entry: TaskSucceeded | ReviewRequested, status: TaskStatus) -> State:
-    """Apply a result to its task. The usage of a result that was under review is counted already."""
+    """Apply a result to its task. If the task is in review, the result was applied before, so no usage is added."""
     task, result = _task(state, entry.task_id), entry.result
     ended_at = entry.at if status is TaskStatus.SUCCEEDED else None
     if task.status is TaskStatus.IN_REVIEW:
@@ -559,7 +560,8 @@ def _on_attempt_failed(state: State, entry: AttemptFailed) -> State:
 def _child_plan_usage(state: State, task: Task, result: Result | None) -> PlanUsage:
     """Return the plan usage of child teams after an attempt at `task` has ended.
 
-    If the team does not support `plan_usage`, its result lacks that field, and the whole budget counts as used.
+    If the attempt has no result, or the result of a team has no `plan_usage`, the whole budget of the attempt counts as
+    used.
     """
     if result is not None and (result.plan_usage is not None or not task.team):
         return state.child_plan_usage + result.plan_usage if result.plan_usage is not None else state.child_plan_usage
@@ -578,7 +580,7 @@ def _on_task_reopened(state: State, entry: TaskReopened) -> State:
     reopened = 1 if task.role is Role.WORK else 0
     while waiting:
         dependant = tasks[waiting.pop()]
-        if dependant.items and dependant.status is TaskStatus.FAILED:  # the list may have succeeded without this item
+        if dependant.items and dependant.status is TaskStatus.FAILED:  # a list that succeeded without the item stays
             tasks[dependant.id] = copy_with(dependant, status=TaskStatus.EXPANDED, error=None, ended_at=None)
             waiting.extend(state.dependants.get(dependant.id, ()))
             reopened += 1
@@ -595,7 +597,15 @@ def _on_task_reopened(state: State, entry: TaskReopened) -> State:
 def _update_task(
     state: State, task_id: str, status: TaskStatus, of_state: Mapping[str, object] = {}, **changes: object
 ) -> State:
-    """Return the state with one changed task. `of_state` has further changes of the state."""
+    """Return the state with one changed task.
+
+    Args:
+        state: The state.
+        task_id: The task.
+        status: The new status of the task.
+        of_state: New values for fields of the state.
+        changes: New values for fields of the task.
+    """
     task = _task(state, task_id)
     if status not in TASK_MOVES[task.status]:
         raise InvariantError(f"task {task_id} of {state.workflow_id} cannot go from {task.status} to {status}")

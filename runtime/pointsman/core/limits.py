@@ -1,4 +1,4 @@
-"""Apply the limits of time and budget to deadlines, held tasks and returned budget, and arm the workflow's timer.
+"""Enforce the limits of time and budget, continue held tasks and tasks without budget, and arm the workflow's timer.
 
 Each public function is one pass of `decide`.
 """
@@ -32,15 +32,15 @@ from pointsman_schemas.log import (
 __all__ = ["arm_timer", "dispatch_held", "enforce_limits", "release_budget"]
 
 _MAX_TIMER_DELAY = timedelta(days=1)
-"""Longest delay of a timer. A stream that keeps messages for a week deletes a timer with a longer delay before the
-timer fires."""
+"""Longest delay of a timer. A timer is a message, so a stream that keeps messages for a week would delete a timer with
+a delay of more than a week before the timer fires."""
 
 _MIN_CHECK_DELAY = timedelta(seconds=0.5)
-"""Delay before the first check for a missing agent. A worker that starts together with the supervisor needs about a
-second."""
+"""Delay before the first check for a missing agent. The delay is short, because a worker that starts together with the
+supervisor is live after about a second."""
 
 _MAX_CHECK_DELAY = timedelta(seconds=10)
-"""Longest delay between two checks for a missing agent. Each check is a commit."""
+"""Longest delay between two checks for a missing agent. The delay is not shorter, because each check is a commit."""
 
 
 def enforce_limits(decision: Decision) -> None:
@@ -102,7 +102,7 @@ def release_budget(decision: Decision) -> None:
 
 
 def arm_timer(decision: Decision) -> None:
-    """Arm the workflow's only timer, if the armed timer has fired or a deadline is earlier than the armed timer."""
+    """Arm the workflow's only timer, if no timer is armed, the timer has fired, or a new deadline is earlier."""
     state = decision.state
     fired = state.timer in decision.fired_timers
     set_now = [due for entry in decision.entries if (due := _deadline_set_by(entry)) is not None]
@@ -202,7 +202,7 @@ def _end_without_budget(decision: Decision, task: Task, shortage: BudgetExhauste
     state = decision.state
     if state.phase is not Phase.SYNTHESIZING:
         return _stop_work(decision, shortage.limit, shortage.detail)
-    if not state.reached_limit:  # an earlier limit also left no budget for the answer
+    if not state.reached_limit:  # otherwise an earlier limit is recorded already
         state = decision.add(LimitReached(at=decision.now, limit=shortage.limit, detail=shortage.detail))
     abandon_task(decision, task, shortage.detail, cause="limit")
     if task.role is Role.JUDGE:
@@ -224,6 +224,9 @@ def _deadline_set_by(entry: Entry) -> datetime | None:
 
 
 def _next_check(decision: Decision) -> datetime:
-    """Return the time of the next check for a missing agent. The delay is the age of the round, within bounds."""
+    """Return the time of the next check for a missing agent.
+
+    The delay is the age of the round, within bounds. So a long wait has fewer and fewer checks.
+    """
     waited = decision.now - decision.state.round_began_at
     return decision.now + min(max(waited, _MIN_CHECK_DELAY), _MAX_CHECK_DELAY)

@@ -34,7 +34,8 @@ def has_token(state: State, received: ResultReceived) -> bool:
 
 
 _ASKING_ROLES = (Role.WORK, Role.PLAN)
-"""The roles whose agents may ask a person. The other roles only need the results of the workflow."""
+"""The roles whose agents may ask a person. The other roles need only the results of the workflow, so their questions
+are not asked."""
 
 
 def on_result(decision: Decision, received: ResultReceived) -> None:
@@ -53,8 +54,8 @@ def on_result(decision: Decision, received: ResultReceived) -> None:
     if task is None:
         return _ignore_result(decision, received, "unknown_task", "the workflow has no such task")
     if task.event_id == received.event_id:
-        return None  # a redelivery starts no task: it leaves no entry, so a replay could not repeat the start
-    if task.status is TaskStatus.WAITING:  # its plan came in the same batch, so the task has not started yet
+        return None  # a redelivery must start no task: it adds no entry, so a replay could not repeat the start
+    if task.status is TaskStatus.WAITING:  # the plan came in the same batch as this result, so start the task first
         start_ready_tasks(decision)
         task = decision.state.tasks[result.task_id]
     if task.agent != result.agent:

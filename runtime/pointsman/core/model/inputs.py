@@ -23,10 +23,11 @@ __all__ = [
 ]
 
 CLOCK_SKEW = timedelta(seconds=2)
-"""By the supervisor's clock, a timer may fire early by this time. Two correct clocks differ by less."""
+"""A timer may fire early by this time, because the broker's clock and the supervisor's clock differ. The clocks of two
+correctly set machines differ by less."""
 
 ROUND_MARK = "-round-"
-"""The prefix of timer names from the second round on. The number of the round follows."""
+"""The mark in timer names from the second round on, before the number of the round: `wake-3-round-2`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +43,8 @@ class Admission:
         parent: The task of a parent team, if the handoff of that task starts the workflow.
         depth: Number of teams above the workflow.
         caller: The caller, from the subject of the request. For a handoff: `team:` and the name of the parent team.
-        secret: A random secret, from which the tokens of the workflow's attempts are computed. The log keeps the first
-            secret.
+        secret: A random secret, from which the tokens of the workflow's attempts are computed. Each delivery of a
+            request makes a new secret, and only the secret in the log is used.
         digest: Digest of the request; empty for a handoff. The digest distinguishes requests with the same id.
         thread: The turn of a thread, if the request names a thread that has admitted the turn.
         history: The earlier turns of the thread.

@@ -109,7 +109,7 @@ class Task:
     answers: tuple[Answer, ...] = ()
     """The answers of persons to the questions of earlier attempts."""
     messages: int = 0
-    """Number of messages to the workflow at the dispatch of the current attempt. The handoff has these messages."""
+    """Number of messages to the workflow at the dispatch of the current attempt: the messages in the handoff."""
     asking_attempts: tuple[int, ...] = ()
     """The attempts that ended with a question."""
     team: bool = False
@@ -224,7 +224,7 @@ class State:
     messages: tuple[UserMessage, ...] = ()
     """The messages to the workflow, in order."""
     messages_read: int = 0
-    """The number of the newest message that a task with a result has read."""
+    """The number of the newest message that an agent had received before the agent gave a result."""
     messages_seen_by_planner: int = 0
     """Number of messages that the newest planner received."""
     timer: str = ""
@@ -263,7 +263,10 @@ class State:
 
     @property
     def has_begun(self) -> bool:
-        """True if the workflow has tasks or has asked a question. Then its start does not wait for an agent."""
+        """True if the workflow has tasks or has asked a question, so its start no longer waits for an agent.
+
+        In a thread, the task of the summarizer does not count, because this task precedes the start.
+        """
         if self.start_pending:
             return False
         if self.thread is None:
@@ -291,7 +294,10 @@ class State:
         return (task for task in self.tasks.values() if task.role is Role.WORK)
 
     def answering_tasks(self) -> Iterator[Task]:
-        """Return the tasks of the plan, in order, without the items whose results are part of a list."""
+        """Return the tasks of the plan, in order, without the items of a task with `for_each` that succeeded.
+
+        The result of such a task is the list of its items' outputs, so the items would be in the answer twice.
+        """
         return (
             task
             for task in self.plan_tasks()
@@ -369,7 +375,7 @@ def unused_ids(state: State, wanted: Iterable[str]) -> list[str]:
 
 
 def in_review(state: State | None, task_id: str) -> bool:
-    """Return True if a judge reviews the result of the task. Then the agent of the task has answered already."""
+    """Return True if a judge reviews the result of the task. Such a task needs no further result of its agent."""
     task = state.tasks.get(task_id) if state is not None else None
     return task is not None and task.status is TaskStatus.IN_REVIEW
 

@@ -1,7 +1,7 @@
 """Record the facts that a decision uses in addition to the state and the inputs, to repeat the decision later.
 
-The schemas and the prose of cards are omitted, because no decision depends on them. The input of the task of a planner,
-a classifier or a refiner contains the prose that the agent received.
+The schemas and the prose of cards (descriptions, examples) are omitted, because no decision depends on them. A replay
+restores the prose from the task input that a planner, a classifier or a refiner received.
 """
 
 from __future__ import annotations

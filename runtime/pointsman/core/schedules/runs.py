@@ -54,8 +54,8 @@ __all__ = [
 ]
 
 MAX_WAKE = timedelta(days=1)
-"""Longest delay of the next timer, so each record is written again at least once a day. Retention cannot delete the
-messages after an old record."""
+"""Longest delay of the next timer. So each record is written again at least once a day, because retention cannot delete
+the messages after an old record."""
 _PREFIX = "schedule"
 _CLOCK_SKEW = timedelta(seconds=5)
 """Longest step back of the clock that is ignored. After a longer step, the repeated times are checked again."""
@@ -173,7 +173,7 @@ def _create(schedule: Schedule | None, asked: ChangeAsked, now: datetime) -> Sch
 
 
 def _check_files(spec: ScheduleSpec, asked: ChangeAsked) -> None:
-    """Refuse files of other owners, because these files may be removed, and files that would make each fire fail."""
+    """Refuse a file of another owner, which may be deleted, and a file above a limit, which would fail each run."""
     files, limits = spec.request.files, asked.limits
     id = schedule_id_for(asked.team, asked.change.caller, asked.change.schedule)
     if other := next((file for file in files if file.owner != id), None):
@@ -227,7 +227,7 @@ def check_schedule(
 def _fire(schedule: Schedule, subjects: Subjects, now: datetime) -> tuple[ScheduleEntry, ...]:
     """Decide on the fires since the last decision. Only the newest of these fires may start a run."""
     spec = _spec(schedule)
-    set_back = schedule.through - now > _CLOCK_SKEW  # then the same times pass again, but start no second run
+    set_back = schedule.through - now > _CLOCK_SKEW  # then times pass again; a time with a run starts no second run
     newest, count = fires_between(spec, schedule.through, now)
     if newest is None:
         return (TimesPassed(at=now, through=now),) if set_back else ()
@@ -301,7 +301,7 @@ def _grant(schedule: Schedule, now: datetime) -> tuple[ScheduleEntry, ...]:
 def _set_timer(schedule: Schedule, now: datetime, fired: int | None) -> tuple[ScheduleEntry, ...]:
     fires = next_fires(schedule, now, 1)
     wanted = min([now + MAX_WAKE, *fires])
-    # If the armed timer is earlier, it stays armed. When that timer fires, the next timer is armed.
+    # A timer that is armed for an earlier time stays armed, because its supervisor arms the next timer when it fires.
     armed = schedule.wake is not None and now < schedule.wake <= wanted and fired != schedule.timer
     return () if armed else (TimerSet(at=now, due=wanted),)
 

@@ -124,9 +124,13 @@ def evolve_schedule(schedule: Schedule | None, entry: ScheduleEntry) -> Schedule
 
 
 def _created(before: Schedule | None, entry: ScheduleCreated) -> Schedule:
-    """Return a new schedule. It takes over the runs and the timer number of a deleted schedule with the same name."""
+    """Return a new schedule.
+
+    The runs of a deleted schedule with the same name continue, so the new schedule takes them over. The timers are
+    numbered on, so no timer of the deleted schedule has the number of a new timer.
+    """
     through = entry.at
-    if entry.spec.at is not None:  # the only time may have passed before the command arrived
+    if entry.spec.at is not None:  # the only time may have passed before the command arrived, but must still fire
         through = min(entry.at, entry.spec.at - timedelta(microseconds=1))
     return Schedule(
         team=entry.team,

@@ -134,7 +134,7 @@ def _fires(spec: ScheduleSpec, after: datetime) -> Iterator[datetime]:
             yield spec.at.astimezone(UTC)
         return
     last = after.astimezone(UTC)
-    # The expression has whole minutes, and the iterator drops fractions of its start.
+    # The iterator drops the seconds of its start. No fire is lost by this, because each fire is at a whole minute.
     for local in CronSim(spec.cron or "", after.astimezone(_zone(spec.timezone))):
         fire = local.astimezone(UTC)
         if fire > last:  # the iterator returns a fixed time in the repeated hour twice

@@ -3,7 +3,7 @@
 From `waiting`, `start_task` or `_skip_task` moves the task. A task with `for_each` becomes one task for each item
 (`for_each`). `start_task` calls `dispatch_task`, which runs the attempt or leaves the task `held` or `awaiting_budget`.
 `abandon_task` ends a task that the workflow does not need any more.
-`limits` moves tasks out of `held` and `awaiting_budget`.
+The module `limits` moves tasks out of `held` and `awaiting_budget`.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ __all__ = [
 ]
 
 RESULT_GRACE = timedelta(seconds=1)
-"""Time after a task's deadline in which its result may still arrive. The agent ends the attempt at the deadline, and
-then publishes the result.
+"""Time after a task's deadline in which its result may still arrive. The agent ends the attempt at the deadline and
+publishes the result after that, so the result is always a little late.
 """
 
 _FATES = {TaskStatus.FAILED: "failed", TaskStatus.SKIPPED: "was skipped", TaskStatus.ABANDONED: "was abandoned"}
@@ -68,7 +68,7 @@ _FATES = {TaskStatus.FAILED: "failed", TaskStatus.SKIPPED: "was skipped", TaskSt
 
 def start_ready_tasks(decision: Decision) -> None:
     """Start or skip each task of `decision.ready` whose dependencies are settled."""
-    decision.ready = list(dict.fromkeys(decision.ready))  # a task with many dependencies is checked once
+    decision.ready = list(dict.fromkeys(decision.ready))  # check a task once, even if many dependencies have added it
     while decision.ready and decision.state.phase is Phase.RUNNING:
         _start_or_skip(decision, decision.ready.pop(0))
 
@@ -138,7 +138,7 @@ def add_role_task(
     | ReviewInput
     | SummarizerInput,
 ) -> None:
-    """Add a task for a role and dispatch the task. The entry omits parts of the input that other entries have."""
+    """Add a task for a role and dispatch the task. The entry omits input that can be restored from other entries."""
     given: JsonValue = role_input.model_dump(
         mode="json", exclude_defaults=True, exclude={"request", "metadata", "results", "summary", "turns"}
     )
@@ -232,7 +232,10 @@ def await_budget(
 
 
 def abandon_task(decision: Decision, task: Task, reason: str, cause: AbandonCause) -> None:
-    """Abandon a task that is not settled. An agent that is not live may be a team, so a cancellation is sent."""
+    """Abandon a task that is not settled. `team` makes the outbox cancel the workflow of the task's team.
+
+    `team` is also True if the agent is not live, because the agent may be a team.
+    """
     card = decision.card(task.agent)
     team = task.role is Role.WORK and task.attempt > 0 and (card is None or card.team)
     decision.add(TaskAbandoned(at=decision.now, task_id=task.id, cause=cause, reason=reason, team=team))

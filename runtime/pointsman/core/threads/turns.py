@@ -47,7 +47,8 @@ LOST = "lost"
 turn."""
 
 _KEPT_TURNS = 100
-"""Number of ended turns whose texts stay in the record. A policy cannot give more turns to agents."""
+"""Number of ended turns whose texts stay in the record. More are never needed, because a `ThreadPolicy` can give at
+most this number of turns to agents."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,7 @@ class TurnAsked:
         team: The team.
         caller: The caller of the request.
         thread: The id of the thread.
-        workflow: The workflow that the request becomes.
+        workflow: The workflow that the request starts.
         sequence: The stream sequence of the request.
         request: The request as a bounded text.
     """

@@ -106,7 +106,9 @@ def build_trace(
     progress: Iterable[Progress] = (),
     children: Mapping[str, TraceNode] | None = None,
 ) -> TraceNode:
-    """Build the trace of a workflow, running or ended. `at_time` adapts the trace to a time and to the live agents.
+    """Build the trace of a workflow, running or ended.
+
+    `trace_status.at_time` then adds the facts that the log lacks: the present time and the live agents.
 
     Args:
         entries: All log entries, in order.
@@ -138,7 +140,7 @@ class _Attempt:
     detail: str = ""
     usage: Usage = field(default_factory=Usage)
     reports: list[Progress] = field(default_factory=list)
-    last_signs: list[Progress] = field(default_factory=list)  # all reports, also of kinds that become no node
+    last_signs: list[Progress] = field(default_factory=list)  # all reports; each shows that the attempt is running
     result: Result | None = None
 
     def end(self, at: datetime, status: str, result: Result | None, detail: str = "") -> None:
@@ -160,10 +162,10 @@ class _Attempt:
         tops = [report for report in self.reports if report.parent_span_id not in spans]
         left = list(self.reports)
         calls = [self._call_node(report, task_id, left) for report in tops]
-        while left:  # the remaining reports name each other as parents, so their order is unknown
+        while left:  # the remaining reports name each other as parents, so any of them may become the top
             calls.append(self._call_node(left[0], task_id, left))
         if self.team and (child := children.get(child_id_for(self.agent, workflow_id, task_id, self.number))):
-            calls.extend(child.children)  # the child's publish node is omitted, because the attempt is the handoff
+            calls.extend(child.children)  # without the child's publish node: the attempt already shows the handoff
         began = self.started_at()
         if self.result is not None:
             late = pickup_delay(self.result, self.dispatched_at, self.last_signs)
@@ -221,7 +223,7 @@ class _Task:
     started_at: datetime | None = None
     ended_at: datetime | None = None
     span_id: str = ""
-    waits_for: str = ""  # a question
+    waits_for: str = ""  # the id of the open question
     refused: str = ""  # the verdict and the person, after a rejection
     reason: str = ""  # the reason for which the task waits
     item_of: str = ""  # the task with `for_each` whose item this task does
@@ -279,7 +281,7 @@ class _TraceBuilder:
         self.tasks: dict[str, _Task] = {}
         self._ended: WorkflowEnded | None = None
         self._limit = ""
-        self._asking: dict[str, _Task | None] = {}  # by question; None for a plan without a planner
+        self._asking: dict[str, _Task | None] = {}  # the task, by question; None if no planner wrote the plan
         self._refused = ""
 
     @classmethod
@@ -453,7 +455,7 @@ class _TraceBuilder:
         )
 
     def _annotate_planner(self, detail: str) -> _Task | None:
-        """Add a remark to the newest task of a planner, because the entries of a plan do not name the planner."""
+        """Add a remark to the task of the newest planner, because the entries of a plan do not name that task."""
         planners = [task for task in self.tasks.values() if task.role in (Role.PLAN, Role.CLASSIFY)]
         if not planners:
             return None
