@@ -253,7 +253,7 @@ async def _supervise(url: str, recording: Recording, name: str, *, logged: bool)
         sender = _Sender(stream, recording, name)
 
         async def heard(message: Msg) -> None:
-            """Process a request or a result. The subject of a request has no task."""
+            """Process a request or a result. A message whose subject names no task is a request."""
             _, _, shape, id, *done = message.subject.split(".")
             if not done:
                 needs = recording.needs[shape].items()

@@ -158,7 +158,7 @@ async def _fill(system: RealSystem, workflow: str, kept: Sequence[StoredWorkflow
 
 
 async def _until(system: RealSystem, messages: int) -> None:
-    """Wait until the streams hold `messages`. The broker processes a query after all messages sent before the query."""
+    """Query the streams until they hold `messages`. The broker answers a query after the messages sent before it."""
     while (await system.stored())[0] < messages:  # streams have no event to wait for
         pass
 

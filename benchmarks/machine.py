@@ -59,8 +59,8 @@ def memory(pid: int) -> Memory | None:
 class Children:
     """Python processes of this repository, each with a log in `directory`.
 
-    At the end of the context, the processes are ended by their ids. The standard input of each child is a pipe from
-    this process, and a child ends when its pipe closes.
+    At the end of the context, the processes are ended by their ids. If this process dies first, the children end, too,
+    because the standard input of each child is a pipe from this process, and a child ends when its pipe closes.
     """
 
     def __init__(self, directory: Path) -> None:

@@ -1,6 +1,7 @@
 """Measure the admission of calls under the shared limits of a model provider, by one worker and by four workers.
 
-`python -m benchmarks.model_limits` uses a real broker. The calls end at once, and the limits never delay a call.
+`python -m benchmarks.model_limits` uses a real broker. The calls end at once, and the limits never delay a call, so the
+measured time is the time of the admission alone.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Run `python -m benchmarks.recovery`. All processes are killed soon after the start of a chain of 50 tasks. Then the
 system is started again with the stored data of the broker. The measurement is repeated with one interpreter for each
 agent and with one interpreter for all agents, because imports take most of the time. It is also repeated with several
-values of `ack_wait`. After that time, a running broker redelivers the messages of a dead process.
+values of `ack_wait`, the time after which a running broker redelivers the messages of a dead process.
 """
 
 from __future__ import annotations

@@ -19,8 +19,8 @@ COUNTS: dict[str, tuple[float, float]] = {
 }
 """Messages that one W1 stores, minimum and maximum, by kind.
 
-The plan, the three tasks, the join and the synthesis each have a handoff and a result. Results that arrive at the same
-time are in one commit.
+The plan, the three tasks, the join and the synthesis each have a handoff and a result. The number of commits varies,
+because results that arrive at the same time are in one commit.
 """
 
 _MAX_TIME_RATIO, _MAX_LATENCY_RATIO = 25.0, 15.0

@@ -1,7 +1,7 @@
 """Generate the AsyncAPI 3.0 document of the bus from one table of channels, with the subjects that `Subjects` builds.
 
-AsyncAPI's NATS binding describes only queue groups of core NATS. Streams and durable consumers of JetStream are in
-`x-jetstream` fields.
+AsyncAPI's NATS binding describes only queue groups of core NATS. So the streams and durable consumers of JetStream are
+in `x-jetstream` fields.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ class Options(BaseModel):
                     _check_within(model, name, value)
             self.__pydantic_validator__.validate_python(given, self_instance=self)
 
-        # with this mark on the constructor, pydantic reads data without a call of the constructor
+        # This mark makes pydantic read data without this constructor, which would refuse unknown fields.
         __init__.__pydantic_base_init__ = True
 
 

@@ -18,7 +18,7 @@ DATAREF_HEADER = "ce-dataref"
 MAX_BODY_BYTES = 8_388_608
 """Default size of the largest event, in bytes: eight times the broker's default for a message.
 
-The memory of a process has room for a hundred such events.
+The limit is not higher, so that the memory of a process has room for a hundred such events.
 """
 
 _REFERENCE_PATTERN = re.compile(

@@ -120,7 +120,7 @@ def encode(envelope: Envelope) -> dict[str, str]:
     for name, value in envelope.extensions.items():
         headers[f"ce-{name}"] = value
     every = "".join(headers.values())
-    if not every.isascii() or every.encode().translate(None, _SAFE_BYTES):  # rare, so only here each value is checked
+    if not every.isascii() or every.encode().translate(None, _SAFE_BYTES):  # rare, so the usual case needs one check
         headers = {name: _percent_encode(value) for name, value in headers.items()}
     if envelope.traceparent is not None and envelope.tracestate:
         headers["tracestate"] = _is_printable(envelope.tracestate)
@@ -272,7 +272,7 @@ class EventIdentity(NamedTuple):
 
 
 def read_identity(headers: Mapping[str, str] | None, body: bytes) -> EventIdentity:
-    """Read the identity of an event that `decode` refuses. The refusal needs it to reach the event's workflow.
+    """Read the identity of an event that `decode` refuses, so that the refusal reaches the event's workflow.
 
     Args:
         headers: The headers of the message.

@@ -1,4 +1,4 @@
-"""Compute ids. Every id is one token of a subject, and this module draws no random numbers.
+"""Compute ids from other values, without random numbers. Every id is one token of a subject.
 
 The workflow id is computed from the subject, the id and the source of the request. A task's span id is computed from
 the ids of the workflow and the task. So any process with the log can compute these ids. The ids of the trace and of the

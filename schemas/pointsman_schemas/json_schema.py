@@ -1,7 +1,7 @@
 """Check that a value is a JSON Schema. Planners, tools and people use the schemas on agents' cards.
 
-The rules come from the meta-schema of draft 2020-12. Loading a validator of JSON Schema would take 0.1 s of CPU time
-in every process that reads cards.
+The rules come from the meta-schema of draft 2020-12. They are written in Python here, because loading a validator of
+JSON Schema would take 0.1 s of CPU time in every process that reads cards.
 """
 
 from __future__ import annotations

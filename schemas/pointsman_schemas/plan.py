@@ -50,7 +50,7 @@ class PlannedTask(Frozen):
     skill: _NameText = Field(default="", description="A skill, if any agent with that skill may do the task.")
     intent: Annotated[str, StringConstraints(strip_whitespace=True)] = Field(
         description="The task, in one or two sentences that can be understood without the request. Not empty.",
-        json_schema_extra={"minLength": 1},  # may be empty here: reported together with the plan's other faults
+        json_schema_extra={"minLength": 1},  # an empty text is accepted here, and reported with the plan's other faults
     )
     input: JsonValue = Field(default=None, description="The input of the task, by the agent's input schema.")
     depends_on: tuple[_NameText, ...] = Field(default=(), description="Tasks whose results this task needs.")
@@ -98,7 +98,7 @@ class PlannedTask(Frozen):
 
     @model_validator(mode="after")
     def _names_an_agent(self) -> Self:
-        if not self.model_fields_set & {"agent", "skill"}:  # may be empty here: reported later as an unknown agent
+        if not self.model_fields_set & {"agent", "skill"}:  # an empty name is reported later, as an unknown agent
             raise ValueError("a task names an agent, or a skill that its agent must have")
         return self
 

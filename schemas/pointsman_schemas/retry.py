@@ -22,14 +22,14 @@ FINAL_KINDS = frozenset(
         ErrorKind.OUTCOME_UNKNOWN,
     }
 )
-"""Kinds of errors that a policy may not retry. A decision has ended such an attempt, or the attempt may have had
-effects."""
+"""Kinds of errors that a policy may not retry, because a decision has ended the attempt, or because the attempt may
+have had effects."""
 
 _MAX_DELAY_S = 86_400.0
 """Longest delay that a policy may set, in seconds: one day."""
 
 _MAX_GROWTHS = 100
-"""Largest exponent of the factor. Even with the largest factor and delay, the product is a finite float."""
+"""Largest exponent of the factor. With this bound, the delay is a finite float even for the largest factor."""
 
 _Kind: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=64)]
 

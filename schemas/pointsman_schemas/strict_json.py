@@ -45,10 +45,11 @@ values."""
 _PARSER_MAX_DEPTH = 200  # pydantic-core's own limit
 _MAX_INTEGER_BITS = 14_284  # 4,300 digits, the limit of the JSON parser, in bits
 
-# Numbers that may overflow to infinity. The parsers refuse NaN, but accept these numbers. An overflow needs an exponent
-# of three digits, or 209 digits and an exponent of two. Only bodies that match the pattern are checked closely.
+# Numbers that may overflow to infinity. The parsers refuse NaN, but accept these numbers, so each value of a body that
+# matches the pattern is checked. An overflow needs an exponent of three digits, or 209 digits and an exponent of two.
 _NON_FINITE_PATTERN = re.compile(rb"[\s,:\[]-?[0-9](?:[0-9.]*[eE]\+?[0-9]{3}|[0-9.]{199})")
-# A test that is ten times faster than the pattern: most bodies have no text or number of that form.
+# The constants of a first test, which is ten times faster than the pattern. Most bodies do not pass this test, so the
+# pattern is rarely searched.
 _DIGIT_CLASSES = bytes.maketrans(b"123456789.E", b"0000000000e")
 _LONG_DIGITS = b"0" * 200
 
@@ -67,7 +68,7 @@ ModelT = TypeVar("ModelT", bound=BaseModel)
 class _Unchecked:
     """Skip the validation of values that were read from bytes, which are JSON already. Validate values from Python.
 
-    The type `JsonValue` of pydantic calls Python for each node of a value, for reading and for writing.
+    This type is faster than pydantic's `JsonValue`, which calls Python for each node of a value, to read and to write.
     """
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
@@ -116,8 +117,8 @@ def parse(model: type[ModelT], body: bytes) -> ModelT:
 def first_fault_validator(model: type[BaseModel]) -> SchemaValidator:
     """Return a validator of a model that stops at the first invalid member of a list.
 
-    The validator of the model collects the errors of all members. A body of a megabyte can have a million errors, which
-    would take minutes and gigabytes.
+    The model's own validator collects the errors of all members. In a body of a megabyte, a million members can be
+    invalid, and their errors would take minutes and gigabytes.
 
     Args:
         model: The class.
@@ -132,7 +133,7 @@ def first_fault_validator(model: type[BaseModel]) -> SchemaValidator:
 
 
 def stop_at_first_fault(schema: Any) -> None:
-    """Change a schema of pydantic-core. Afterwards, the validation of a list stops at the first invalid member.
+    """Change a schema of pydantic-core, so that the validation of a list stops at the first invalid member.
 
     Args:
         schema: The schema, or a part of one.
@@ -221,7 +222,7 @@ def describe(error: ValidationError) -> str:
 def problems_of(error: ValidationError) -> list[str]:
     """Return the first problems with their paths. Omit the invalid values, because they may be secret or large."""
     found = error.errors(include_url=False, include_input=False)[:_MAX_PROBLEMS]
-    # If members of a list are invalid, pydantic also reports that the list is too short.
+    # If members of a list are invalid, pydantic also reports that the list is too short. That report is left out.
     unfit = {problem["loc"][:length] for problem in found for length in range(len(problem["loc"]))}
     return [
         f"{'.'.join(str(part) for part in problem['loc'])[:120] or 'body'}: {_problem_text(problem)[:300]}"

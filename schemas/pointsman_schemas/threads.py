@@ -31,8 +31,8 @@ __all__ = [
 ]
 
 MAX_TURNS = 1_000
-"""Largest number of turns in one thread. The record of a thread contains the id of each turn, so a deletion can find
-all turns."""
+"""Largest number of turns in one thread. The number is bounded, because the record of a thread contains the id of each
+turn, with which a deletion finds all turns."""
 
 TurnStatus: TypeAlias = Literal["queued", "running", "ended"]
 

@@ -47,7 +47,7 @@ _SCHEMA_KEYS: Final = (
 """Keys of a core schema whose value is a schema, a list of schemas, or a mapping of schemas."""
 
 _MAX_DEPTH: Final = 200
-"""Depth to which texts are searched. Deeper JSON is refused elsewhere."""
+"""Depth to which texts are searched. A deeper value cannot be written as JSON, so its texts do not matter."""
 
 _INSTANCES: Final = frozenset({"model", "dataclass"})
 _UNREADABLE_KEYS: Final = frozenset({"tuple", "named-tuple"})
@@ -74,7 +74,7 @@ class TypeWriter(Generic[T]):
         self._adapter = adapter
         schema = adapter.core_schema
         has_checks = any(each["type"] in {*_INSTANCES, "any", "datetime"} for each in _subschemas(schema))
-        # The prebuilt validator of the model's class would not check an instance again.
+        # False excludes the prebuilt validator of the model's class, which would not check an instance again.
         self._check = SchemaValidator(_check_schema(schema), None, False) if has_checks else None
 
     def check(self, value: T) -> None:
@@ -163,7 +163,7 @@ def _find_unwritable(schema: Mapping[str, Any], config: Mapping[str, Any], outpu
         name = getattr(schema.get("cls"), "__name__", kind)
         what = f"a subclass of {name}" if kind == "is-subclass" else f"an instance of {name}"
         return f"{what}, which pydantic cannot write: give the type a PlainSerializer, or return a model"
-    if output and kind in ("json-or-python", "lax-or-strict"):  # written values are Python objects
+    if output and kind in ("json-or-python", "lax-or-strict"):  # a value to write is a Python object, never JSON text
         key = "python_schema" if kind == "json-or-python" else "strict_schema"
         return _find_unwritable(schema[key], config, output)
     found = (_find_unwritable(each, config, output) for each in _children(schema))
@@ -222,7 +222,7 @@ def _check_schema(schema: Any, *, in_model: bool = False) -> Any:
     if kind == "datetime" and not in_model:
         changed.setdefault("tz_constraint", "aware")
     if changed.get("extra_behavior") == "forbid":
-        changed["extra_behavior"] = "ignore"  # an instance also stores its cached properties
+        changed["extra_behavior"] = "ignore"  # an instance also stores its cached properties, which are not fields
     if kind == "dataclass-args":
         changed["collect_init_only"] = False
         changed["fields"] = [{**each, "init": True} for each in schema["fields"] if not each.get("init_only")]
@@ -309,7 +309,7 @@ def _replace(value: Any, above: frozenset[int]) -> Any:
         return value if replaced == value else replaced
     if not isinstance(value, Mapping | list | tuple | set | frozenset | deque | BaseModel) and not is_dataclass(value):
         return value
-    if id(value) in above or len(above) > _MAX_DEPTH or isinstance(value, type):  # refused elsewhere
+    if id(value) in above or len(above) > _MAX_DEPTH or isinstance(value, type):  # not JSON, so the writer refuses it
         return value
     above = above | {id(value)}
     if isinstance(value, Mapping):

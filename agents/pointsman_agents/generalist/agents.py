@@ -1,4 +1,4 @@
-"""Define the agents that find facts, write texts and show code. The second and the third use the facts of the first."""
+"""Define the agents that find facts, write texts and show code. Texts and code are made from the facts."""
 
 from __future__ import annotations
 

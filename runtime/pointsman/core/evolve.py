@@ -597,15 +597,7 @@ def _on_task_reopened(state: State, entry: TaskReopened) -> State:
 def _update_task(
     state: State, task_id: str, status: TaskStatus, of_state: Mapping[str, object] = {}, **changes: object
 ) -> State:
-    """Return the state with one changed task.
-
-    Args:
-        state: The state.
-        task_id: The task.
-        status: The new status of the task.
-        of_state: New values for fields of the state.
-        changes: New values for fields of the task.
-    """
+    """Return the state with one changed task. `changes` are for the task, and `of_state` is for the state."""
     task = _task(state, task_id)
     if status not in TASK_MOVES[task.status]:
         raise InvariantError(f"task {task_id} of {state.workflow_id} cannot go from {task.status} to {status}")

@@ -117,7 +117,7 @@ def build_handoff(state: State, task: Task, subjects: Subjects) -> Handoff:
         context = tuple(task_report(done) for done in state.answering_tasks())
     else:
         context = tuple(task_report(state.tasks[name]) for name in task.depends_on if name in state.tasks)
-    attempt = max(task.attempt, 1)  # the task was rejected by a person, so it had no attempt
+    attempt = max(task.attempt, 1)  # a task that a person rejected had no attempt, but its dead letter has a handoff
     return Handoff(
         workflow_id=state.workflow_id,
         task_id=task.id,
@@ -189,7 +189,7 @@ def _dead_letter_message(state: State, task: Task, subjects: Subjects) -> Messag
     handoff = build_handoff(state, task, subjects)
     at = task.ended_at or state.started_at
     cause = task.error or AttemptError(kind=ErrorKind.HANDLER, message="no cause is known")
-    if task.status is TaskStatus.ABANDONED:  # `task.error` may be from an earlier attempt
+    if task.status is TaskStatus.ABANDONED:  # do not use `task.error`, which may be from an earlier attempt
         cause = AttemptError(kind=ErrorKind.LIMIT, message=task.reason or state.reached_limit)
     letter = DeadLetter(
         id=name,

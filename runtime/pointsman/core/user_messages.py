@@ -139,8 +139,8 @@ def unread_turn(state: State) -> NextTurn | None:
 def outbox_messages(state: State, subjects: Subjects) -> Iterator[Message]:
     """List the outbox messages with user messages, for running attempts that started before the newest user message.
 
-    Each agent with such an attempt has one subject. A team with such an attempt receives each user message as a
-    control.
+    An agent with such attempts receives one outbox message, with all user messages. A team with such an attempt
+    receives each user message as a control of its child workflow.
 
     Args:
         state: The state.

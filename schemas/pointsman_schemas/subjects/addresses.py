@@ -185,7 +185,7 @@ class AddressParser(Namespace):
         prefix = self.namespace + "."
         found = _PATTERNS[form].fullmatch(subject, len(prefix)) if subject.startswith(prefix) else None
         if found is None:
-            self._split(subject)  # an error of this call names the token
+            self._split(subject)  # if a token is not valid, this call raises an error that names the token
             raise self._unexpected(subject, ".".join(_FORMS[form]))
         parts: list[Any] = list(found.groups())
         if attempt := found.re.groupindex.get("attempt"):

@@ -81,9 +81,9 @@ def schedule_retry(decision: Decision, task: Task, error: AttemptError, retry: R
 
 
 def _reroute(decision: Decision, task: Task, error: AttemptError, retry: Retry) -> Retry | None:
-    """Return `retry`. If the circuit is open or other agents have the skill, return a retry by a different agent.
+    """Return `retry`, or a retry by a different agent, if the agent's circuit is open or a skill has other agents.
 
-    None means that no attempt follows now: the task is held, or the task has failed after its last attempt.
+    Return None if no attempt follows now, because the task is held, or failed since no fallback may receive it.
     """
     if not decision.context.circuits and not task.skill:
         return retry
@@ -152,7 +152,7 @@ def fail_task(decision: Decision, task: Task, error: AttemptError) -> None:
         case Role.JUDGE:
             if (stage := reviewed_stage(state, task)) is not None:
                 message = f"{task.agent} could not review the stage: {error.message}"
-                # This error has its own kind, because the judge failed: the judge has not reviewed the stage.
+                # The kind is not `rejected`, because the judge has failed before it could review the stage.
                 return fail_task(decision, stage, AttemptError(kind=ErrorKind.HANDLER, message=message))
             request_synthesis(decision)
         case Role.SUMMARIZE:

@@ -17,7 +17,7 @@ from pointsman_schemas.role_io import Refinement, RefinerInput
 __all__ = ["can_refine", "refined_intent", "refined_task", "request_refinement"]
 
 _MIN_FAILED_ATTEMPTS = 2
-"""Failed attempts before the intent is rewritten. A first failure may be chance."""
+"""Failed attempts before the intent is rewritten. One is not enough, because a first failure may be chance."""
 
 
 def can_refine(decision: Decision, task: Task) -> bool:

@@ -64,7 +64,7 @@ def _retry_delay(policy: RetryPolicy, workflow_id: str, task: Task, error: Attem
     The jitter is computed from the ids. So the delay is equal if the decision is made again.
     """
     if error.kind == ErrorKind.INSUFFICIENT:
-        return timedelta()  # no delay: the next handoff has the reason of the check
+        return timedelta()  # no delay, because a wait would not help: the agent needs the reason, which the handoff has
     if error.retry_after is not None:
         return timedelta(seconds=error.retry_after)
     draw = int(derive_id("jitter", workflow_id, task.id, str(task.attempt), length=8), 16) / 0xFFFFFFFF

@@ -21,8 +21,8 @@ from pointsman_schemas.strategies import Pipeline, Router
 __all__ = ["BudgetExhausted", "reserve", "reserved"]
 
 _MIN_ATTEMPT_BUDGET = {"calls": 1, "tokens": 1_000, "cost": 0.01}
-"""Smallest budget of an attempt: one modest model call. An attempt whose share is smaller waits. If a limit is below
-twenty times that amount, the smallest budget is a twentieth of the limit.
+"""Smallest budget of an attempt: one modest model call. An attempt whose share would be smaller waits. If the limit of
+a workflow is below twenty times the amount in this table, the smallest budget is a twentieth of the limit.
 """
 
 

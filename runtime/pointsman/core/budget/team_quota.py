@@ -107,8 +107,8 @@ def share_count(
         asking: The task that needs a part now.
         later: True if more tasks may come later. All later tasks together get one part.
         agents: The agents whose tasks count; by default all tasks count.
-        enough: Number of parts at which each part is the smallest budget. Counting stops there, which keeps long plans
-            fast.
+        enough: Number of parts at which each part is the smallest budget. More parts would not change the budget, so
+            the count stops there, which keeps long plans fast.
 
     Returns:
         The number of parts.

@@ -1,8 +1,8 @@
 """Compute the unused part of a provider's limits, from a bucket of requests, a bucket of tokens and the current calls.
 
 A bucket fills at its rate, and its size is the amount of ten seconds. So no minute exceeds the limit by more than a
-sixth. The callers state the times. A time that is wrong by more than a minute affects only the calls of that caller.
-Such a time can also refill an overdrawn bucket.
+sixth. The time comes from the clock of each caller. If a clock is wrong by more than a minute, the time of the next
+caller replaces its time, so no other caller has to wait. But the difference may fill a bucket, even an overdrawn one.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def acquire(
     """Take the share of a call.
 
     A call that needs more than the size of the bucket waits for a full bucket. A call that already has its share gets
-    no second share. The caller may repeat a request if it does not know whether the state was stored.
+    no second share. So a caller that does not know whether the state was stored may simply try again.
 
     Args:
         allowance: The state; None for limits that were not used yet.

@@ -40,7 +40,10 @@ an agent for the caller.
 
 
 def agent_gone(agent: str) -> str:
-    """Return the reason for a missing result of an agent that is not live. Only a result confirms a handoff."""
+    """Return the reason for a missing result of an agent that is not live.
+
+    The reason names two possible causes, because only a result shows that a worker took the handoff.
+    """
     return f"no result came, and no agent named {agent} is alive: no worker took the handoff, or the worker has stopped"
 
 

@@ -1,6 +1,6 @@
 """Find contradictions in the data of results: fields with the same name and different short values.
 
-A synthesizer compares prose. This module finds contradictions without a model.
+A synthesizer compares the prose of results. This module compares their data, which needs no model.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from pydantic import JsonValue
 __all__ = ["find_conflicts"]
 
 _MAX_VALUE_CHARS = 60
-"""Longest text that is compared, in characters. A longer text is prose, and two agents never write equal prose."""
+"""Longest text that is compared, in characters. A longer text is prose, which two agents never write equally, so a
+difference is not a contradiction."""
 _PER_AGENT_FIELDS = frozenset({"confidence", "summary"})
 """Fields for the confidence and the wording of an agent. Different values of these fields are not a conflict."""
 

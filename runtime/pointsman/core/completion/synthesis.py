@@ -37,8 +37,8 @@ __all__ = [
 ]
 
 _RAW_RESULT_SHARE = 2
-"""Raw results may use the size of the largest event, divided by this number. The last commit of a workflow may contain
-the last result twice: as a result and in the answer.
+"""Raw results may use the size of the largest event, divided by this number, because the last commit of a workflow may
+contain the last result twice: as a result and in the answer.
 """
 
 
@@ -91,8 +91,8 @@ def request_synthesis(decision: Decision) -> None:
     synthesizer = None if isinstance(strategy, Pipeline) else strategy.synthesizer
     if synthesizer is None:
         return end_workflow(decision, final_phase(state), raw_results(decision))
-    # If each task has a different subject, a field may have a different meaning in each task. A team with such tasks
-    # sets judge=None.
+    # If each task has a different subject, different values of a field may not contradict. A team with such tasks sets
+    # judge=None, so the synthesizer receives no contradictions.
     contradict = isinstance(strategy, FanOut) or state.judge is not None
     return dispatch_synthesizer(decision, synthesizer, find_result_conflicts(state) if contradict else ())
 

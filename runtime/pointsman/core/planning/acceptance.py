@@ -35,8 +35,8 @@ __all__ = [
 
 
 _MAX_REQUEST_INTENT_CHARS = 500
-"""Longest request that is used as the intent of its task, in characters. So the log does not store a longer request
-twice."""
+"""Longest request that is used as the intent of its task, in characters. A longer request is not used, because the log
+would store the whole text twice."""
 
 
 def accept_plan(decision: Decision, plan: Plan, *, revision: int | None = None, approved: bool = False) -> None:
@@ -151,13 +151,13 @@ def keep_current_plan(decision: Decision, reason: str = "") -> None:
 
 
 def _check_waiting(decision: Decision) -> None:
-    """Mark the tasks of the new plan as ready, and the tasks that a resumed workflow keeps beside the plan."""
+    """Mark all waiting tasks as ready: tasks of the new plan, and tasks that a resumed workflow keeps beside it."""
     waiting = (task.id for task in decision.state.plan_tasks() if task.status is TaskStatus.WAITING)
     decision.ready.extend(waiting)
 
 
 def request_replan(decision: Decision, reason: str) -> bool:
-    """Request a new plan, if the limits allow a new plan and no planner is at work."""
+    """Request a new plan, if the limits allow a new plan and no planner is at work. Return True if it was requested."""
     state = decision.state
     if not (state.phase is Phase.RUNNING and remaining_replans(state) and remaining_tasks(state)):
         return False

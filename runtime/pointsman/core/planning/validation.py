@@ -35,8 +35,8 @@ def read_plan(output: JsonValue, *, strict: bool = False) -> Plan | tuple[str, .
     Args:
         output: The answer.
         strict: True to refuse each unknown field, for a plan that a person wrote. By default, an unknown field is
-            refused only if a missing field has a similar name, because the plan could lose the order of its tasks, for
-            example.
+            refused only if a missing field has a similar name: with a misspelled `depends_on`, for example, the plan
+            would lose the order of its tasks.
 
     Returns:
         The plan, or its problems.

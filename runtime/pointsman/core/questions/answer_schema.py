@@ -12,8 +12,8 @@ from pointsman_schemas.strict_json import compact_json
 __all__ = ["MAX_ANSWER_BYTES", "answer_problem"]
 
 MAX_ANSWER_BYTES = 65_536
-"""Largest answer to a question for information, in bytes of JSON. Each later handoff of the task contains the
-answer."""
+"""Largest answer to a question for information, in bytes of JSON. The size is limited, because each later handoff of
+the task contains the answer."""
 
 
 def answer_problem(schema: Mapping[str, JsonValue], value: JsonValue, *, is_input: bool = False) -> str:

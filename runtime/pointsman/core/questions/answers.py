@@ -115,8 +115,8 @@ def _apply_decision(decision: Decision, pending: OpenQuestion, decided: Question
             else:
                 fail_task(decision, state.tasks[pending.task_id], rejection_error(pending, decided))
         case "tool" | "information":
-            # The agent also continues after a rejection. The next handoff has the rejection, and the agent may have
-            # another way.
+            # The agent continues even after a rejection, because the agent may have another way. The next handoff
+            # contains the rejection.
             assert pending.task_id is not None
             more = any(each.task_id == pending.task_id for each in state.questions.values())
             if not more and state.tasks[pending.task_id].status is TaskStatus.AWAITING_ANSWER:

@@ -58,8 +58,8 @@ class Difference:
 def replay_log(commits: Iterable[Commit]) -> Iterator[Difference]:
     """Make each decision of a log again.
 
-    Each decision starts from the recorded state, regardless of earlier differences. Commits without a decision context
-    are skipped.
+    Each decision starts from the recorded state, so an earlier difference has no effect on a later decision. A commit
+    without a decision context is skipped, because its decision cannot be made again.
 
     Args:
         commits: The commits of the log, in order.
@@ -97,7 +97,7 @@ def _inputs_of_entries(state: State | None, entries: Sequence[Entry]) -> Iterato
             case "workflow_started":
                 yield _request_input(entry, entries)
             case "task_succeeded" | "attempt_failed" if in_review(state, entry.task_id):
-                pass  # the entry follows from the judge's result
+                pass  # this entry has no input of its own: the judge's result, which is another input, leads to it
             case "task_succeeded" | "review_requested":
                 yield _with_token(state, entry.event_id, entry.result)
             case "attempt_failed" if entry.result is not None:

@@ -1,6 +1,6 @@
 """Select the agent for the next attempt. The result is the named agent, its fallback, or no agent yet.
 
-The selection depends on the load of agents. The load is not stored, so the log records the selection.
+The selection depends on the load of agents. The load is not a part of the state, so the log records the selected agent.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["HOLD_DURATION", "AgentChoice", "can_dispatch", "eligible_agents", "r
 
 UNKNOWN_LOAD = Load()
 HOLD_DURATION = timedelta(seconds=10)
-"""Longest time between two checks of a held task. An agent may become available at any time."""
+"""Longest time between two checks of a held task, because an agent may become available at any time."""
 
 
 @dataclass(frozen=True, slots=True)

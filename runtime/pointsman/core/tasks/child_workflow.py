@@ -1,8 +1,8 @@
 """Run a team as an agent. A handoff to the team starts a child workflow, and the child's outcome is the result.
 
-The id of the child is computed from the handoff, so the parent needs no message to have the id. The result is published
-on the same subject as the result of any agent. If the parent does not need the result any more, the parent cancels the
-child.
+The id of the child is computed from the handoff, so the parent can address the child without a message from the child.
+The result is published on the subject in the handoff, as by any agent. If the parent does not need the result any more,
+the parent cancels the child.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def child_result(state: State, parent: Parent, outcome: Outcome) -> Message:
         plan_usage=plan_usage(state),
         messages_read=state.messages_read,
         started_at=outcome.started_at,
-        # The clocks of supervisors differ slightly. A result that ends before its start would be refused.
+        # The clocks of supervisors differ slightly, so the end may be before the start. Such a result would be refused.
         ended_at=max(outcome.started_at, outcome.ended_at),
     )
     return Message(

@@ -53,7 +53,7 @@ def gather_items(decision: Decision, task: Task) -> None:
     definition = task.definition
     ratio = definition.for_each.min_success_ratio if definition and definition.for_each else 1.0
     missing = [each for each in items if each.status is not TaskStatus.SUCCEEDED]
-    needed = math.ceil(round(ratio * len(items), 6))  # 0.56 of 25 is 14.000000000000002
+    needed = math.ceil(round(ratio * len(items), 6))  # rounded first, because 0.56 * 25 is 14.000000000000002
     if (done := len(items) - len(missing)) < needed:
         cause = next((each.error.message for each in missing if each.error), "")
         message = (

@@ -1,4 +1,7 @@
-"""Ask a person to approve a plan, a task or a tool call, or to give information. A late approval is a rejection."""
+"""Ask a person to approve a plan, a task or a tool call, or to give information.
+
+If no approval arrives in time, the plan, the task or the call counts as rejected.
+"""
 
 from __future__ import annotations
 

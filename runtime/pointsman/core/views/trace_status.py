@@ -1,4 +1,4 @@
-"""Adapt a trace to a time and to the live agents. The log has neither, so in the trace each handoff is running."""
+"""Adapt a trace to a time and to the live agents, because a trace from the log alone shows no wait for either."""
 
 from __future__ import annotations
 
