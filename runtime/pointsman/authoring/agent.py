@@ -219,7 +219,8 @@ def agent(
     """
     if isinstance(function, str):
         raise ConfigurationError(f"@agent({function!r}) takes its name by keyword; write @agent(name={function!r})")
-    # Frame 1 is the check of keywords. The names are needed for types that are defined within a function, as in tests.
+    # The caller's local names resolve types that are defined within a function, as in tests. Frame 1 is the wrapper
+    # `check_keywords`, so frame 2 is the caller.
     namespace = sys._getframe(2).f_locals
 
     def make(function: Callable[P, R]) -> FunctionAgent[P, R]:

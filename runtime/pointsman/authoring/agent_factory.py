@@ -1,7 +1,7 @@
 """Build an LLM agent for each task, from the specification in the task's input.
 
-The built agent can use only tools of the factory's list. It cannot delegate work or build agents, because neither is a
-tool. The factory sets its model, turns, tokens and time. The agent exists only for its task.
+The built agent can use only tools of the factory's list. No tool delegates work or builds agents, so the built agent
+can do neither. The factory sets its model, turns, tokens and time. The agent exists only for its task.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pointsman_schemas.events import ErrorKind, Handoff
 __all__ = ["AgentFactory", "AgentSpec"]
 
 MAX_FIELDS: Final = 32
-"""Largest number of fields of an answer. A model does not fill more fields reliably."""
+"""Largest number of fields of an answer, because models do not fill more fields reliably."""
 
 FieldKind = Literal["string", "number", "integer", "boolean", "strings"]
 
@@ -123,7 +123,7 @@ class AgentFactory(Agent):
         }  # fmt: skip
         self._deps = tuple(deps)
         self._schemas = {"input_schema": self._input_schema(), "output_schema": {}}
-        # This agent never runs. The factory uses its models, its checks of the definition and most of its card.
+        # This agent never runs. It checks the definition, and it has the models and most of the card of the factory.
         self._base_instructions = LLMAgent(
             name=name, description=description, instructions=description, tools=tools, model=model, skills=skills,
             fallback=fallback, concurrency=concurrency, max_in_flight=max_in_flight, **self._limits,

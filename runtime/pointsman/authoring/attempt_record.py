@@ -18,8 +18,8 @@ from pointsman_schemas.strict_json import compact_json, parse_json
 
 __all__ = ["AttemptRecord"]
 
-_CALL_PREFIX = "call-"  # prefix of step names: steps with the result of a call from code
-_EVENT_PREFIX = "event-"  # prefix of step names: steps with an event that a tool emitted
+_CALL_PREFIX = "call-"  # the names of steps with the result of a call from code begin with this prefix
+_EVENT_PREFIX = "event-"  # the names of steps with an event that a tool emitted begin with this prefix
 
 
 class AttemptRecord:
@@ -50,7 +50,7 @@ class AttemptRecord:
         self._usage = usage
         self._loaded = False
         self._replayed_usage: set[str] = set()
-        """Names of the steps whose usage and hints are counted, restored steps included."""
+        """Names of the steps that were counted, so that a further `load` does not count their usage and hints again."""
         self._steps: Mapping[str, Step] = {}
         self._calls: dict[str, Step] = {}
         """Steps of the ended calls from code that a person had approved, by key."""
@@ -75,7 +75,8 @@ class AttemptRecord:
     ) -> Answer | None:
         """Return a person's verdict on a call, or None if no approval was requested yet.
 
-        Each verdict is for one call. Each equal call that was started before, or is in `ahead`, uses up one verdict.
+        Each verdict is for one call. So equal calls that were started earlier, or are in `ahead`, use up one verdict
+        each.
 
         Args:
             tool: Name of the tool.
@@ -170,13 +171,13 @@ class AttemptRecord:
         return self._calls.get(key)
 
     async def append(self, step: Step) -> Step:
-        """Store a step after its usage and hints were counted.
+        """Store a step whose usage and hints the caller has counted already.
 
         Args:
             step: Step to store.
 
         Returns:
-            `step`, or the step that was stored under this name earlier and counts instead.
+            `step`; if a step was stored under this name earlier, the earlier step, which is then the valid step.
 
         Raises:
             OversizeEventError: The step does not fit into a message.
@@ -205,7 +206,7 @@ class AttemptRecord:
             **fields: Usage and hints of the call.
 
         Returns:
-            The step that counts.
+            The valid step, as `append` returns it.
         """
         call = StepToolCall(id=key, name=tool, arguments=compact_json(dict(arguments)).decode())
         step = self.new_step(
@@ -225,8 +226,8 @@ class AttemptRecord:
         Args:
             key: Key of the event.
             event: Event.
-            lasting: True for an event of a tool. If another worker continues the attempt, that worker reports the event
-                with the result and need not run the tool again.
+            lasting: True for an event of a tool. The event is stored as a step, so a worker that continues the attempt
+                can report the event without another run of the tool.
         """
         if lasting:
             await self.append(self.new_step(f"{_EVENT_PREFIX}{key}", data=event.model_dump(mode="json")))

@@ -46,11 +46,12 @@ class AttemptState:
         agent: Name of the agent.
         journal: Store of the steps of a tool loop, or None.
         rate_limiter: Limits shared by the workers of a namespace, or None.
-        deliveries: Number of deliveries of the handoff, with this delivery; above 1 after a worker stopped or crashed.
+        deliveries: Number of deliveries of the handoff, this delivery included. If the number is above 1, an earlier
+            worker stopped or crashed.
         now: Clock that deadlines and reports use: the broker's time, not the clock of this machine.
         idempotency_key: Key of the task or, within a tool, of the tool call. Every attempt has the same key.
-        interceptors: The worker's interceptors, outermost first. The type is `Any` because the module of `Interceptor`
-            imports this module.
+        interceptors: The worker's interceptors, outermost first. The type is `Any`, because an import of `Interceptor`
+            here would be circular.
         deps: Dependencies of a test, then of the agent, then of the worker's lifespans.
         attempt_usage: Usage and hints that the result will contain.
         usage: Usage and hints of this call; outside of a call, the object `attempt_usage`.
@@ -190,7 +191,7 @@ class AttemptState:
     def report_tool(
         self, name: str, *, call_id: str = "", description: str = ""
     ) -> AbstractAsyncContextManager[ReportedCall]:
-        """Report the block as one run of the tool `name`, with a span and a stored report, also after an error."""
+        """Report the block as one run of the tool `name`, with a span and a stored report, even after an error."""
         title, attributes = semconv.execute_tool(name, call_id=call_id, agent=self.agent, description=description)
         return self._report_call("tool", name, title, attributes, "internal")
 
@@ -204,7 +205,7 @@ class AttemptState:
         structured: bool = False,
         attempt: int | None = None,
     ) -> AbstractAsyncContextManager[ReportedCall]:
-        """Report the block as one model call, with a span and a stored report, also if the block raises an error."""
+        """Report the block as one model call, with a span and a stored report, even if the block raises an error."""
         title, attributes = semconv.chat(
             provider,
             model,
@@ -251,7 +252,7 @@ class AttemptState:
         if not outer and (surrounding := traces.current_context()) is not None:
             outer = surrounding.span_id
         with traces.span(title, kind=span_kind, attributes=attributes, alone=kind == "chat") as span:
-            # If tracing is off, the span has the id of the surrounding span. The report needs its own id.
+            # If tracing is off, `span.context` has the id of the surrounding span, so the report gets a new id.
             recorded = span.context if traces.tracing_enabled() else None
             call = ReportedCall(span, recorded.span_id if recorded else secrets.token_hex(8), self.usage)
             _enclosing_call.set(call.span_id)

@@ -20,8 +20,8 @@ def code_digest(*parts: object) -> str:
     """Return a digest of the code of functions and classes, and of plain values.
 
     The digest covers the whole file that defines a function or a class, because a function calls other functions of its
-    file. The digest also covers the position in the file, and plain values in a function's closure. Processes with the
-    same code have the same digest, on any machine.
+    file. The digest also covers the function's position in the file, its default arguments and the plain values in its
+    closure. Processes with equal code compute equal digests, on any machine.
 
     Args:
         *parts: Functions, classes and plain values. Of any other object, only the class is covered.
@@ -58,7 +58,7 @@ def _enclosed(cell: Any) -> object:
 
 
 def _text_of_code(code: CodeType) -> str:
-    """Return a text for a function without a file. It covers nested functions, but no memory addresses."""
+    """Return a text for a function without a file. It includes nested functions, but not their memory addresses."""
     constants = [
         _text_of_code(value) if isinstance(value, CodeType) else repr(value)
         for value in code.co_consts

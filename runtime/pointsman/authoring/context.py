@@ -71,7 +71,7 @@ class Context:
             agent: Name of the agent.
             intent: Description of the task in words.
             results: Results of the tasks that this task depends on.
-            reporter: Receiver of reports; by default they are discarded. Give a `RecordingReporter` to check them.
+            reporter: Receiver of reports, such as a `RecordingReporter` to check them. By default, reports are lost.
             deps: Dependencies for `dep`. They are searched before the agent's own dependencies.
             interceptors: Interceptors of tool calls and model calls, outermost first.
             idempotency_key: Key of the task.
@@ -175,7 +175,7 @@ class Context:
 
     @property
     def cancelled(self) -> bool:
-        """True when the result is not needed any more. Check it in a blocking function, which cannot be interrupted."""
+        """True when the result is not needed any more. A blocking function cannot be interrupted, so it must check."""
         return self._state.handle.cancelled
 
     def now(self) -> datetime:
@@ -233,7 +233,7 @@ class Context:
         return self._state.attempt_usage.replan_hint
 
     def record_usage(self, usage: Usage, *, model: str = "") -> None:
-        """Add `usage` to the usage of this attempt. The result reports the usage, also if the attempt fails.
+        """Add `usage` to the usage of this attempt. The result contains the sum, even if the attempt fails.
 
         Args:
             usage: Calls, tokens and cost of a model call that was not made through an `LLMAgent`.
@@ -304,8 +304,8 @@ class Context:
     async def emit(self, name: str, data: object = None) -> None:
         """Publish a domain event of this workflow, and return when the event is stored.
 
-        In a team with `Choreography`, each agent that reacts to the event gets a task once this attempt has succeeded.
-        If an earlier attempt emitted the event, it is not stored again while the broker remembers the event's id.
+        In a team with `Choreography`, each agent that reacts to the event gets a task when this attempt has succeeded.
+        If an earlier attempt emitted the event, the event is not stored again while the broker remembers its id.
 
         Args:
             name: Name of the event, a token of a subject.
@@ -325,7 +325,7 @@ class Context:
         await state.record.record_event(key, EmittedEvent(name=name, data=event.data), lasting=state.in_tool)
 
     def tool(self, name: str, *, call_id: str = "", description: str = "") -> AbstractAsyncContextManager[ReportedCall]:
-        """Report the block as one run of a tool, with a span and a stored report, also if the block raises an error.
+        """Report the block as one run of a tool, with a span and a stored report, even if the block raises an error.
 
         Use `tool` for a function that is not a `Tool`. A run by `call` is reported without this block.
 
@@ -349,7 +349,7 @@ class Context:
         structured: bool = False,
         attempt: int | None = None,
     ) -> AbstractAsyncContextManager[ReportedCall]:
-        """Report the block as one model call, with a span and a stored report, also if the block raises an error.
+        """Report the block as one model call, with a span and a stored report, even if the block raises an error.
 
         Use `chat` for a call with a provider's SDK. An `LLMAgent` reports its model calls without this block.
 
@@ -408,7 +408,7 @@ class Context:
         the answer at once. An `LLMAgent` continues from its recorded steps. Concurrent questions, as in
         `asyncio.gather`, are asked together.
 
-        A question is recognised by its text, its type and its choices. So use the same words each time.
+        A repeated question is recognised by its text, its type and its choices. So give equal values each time.
 
         Args:
             question: Question, at most 4,000 characters.
@@ -435,7 +435,7 @@ class Context:
 
         `pointsman tell` and `Client.tell` send messages. Call this method between the steps of the work. New messages
         have higher numbers than the messages of the last call. Each call is recorded. If the attempt continues in
-        another process, or after a question, the same call returns the same messages.
+        another process, or after a question, its n-th call again returns the messages of the recorded n-th call.
 
         Returns:
             The messages, in order.
@@ -482,7 +482,7 @@ class Context:
             cwd: Working directory. Default: the worker's working directory.
             env: Environment. Default: the worker's environment without model keys, `POINTSMAN_*` and the collector's
                 headers.
-            secrets: Names of these excluded variables that the command gets if `env` is None. Default: none.
+            secrets: Names of excluded variables that the command gets nevertheless if `env` is None. Default: none.
 
         Returns:
             Exit code, standard output and standard error.
@@ -501,8 +501,8 @@ class Context:
     def run_sync(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine from a plain function, such as `context.emit("checked")`, and wait for its result.
 
-        The coroutine runs on the loop of the agents. A context that was made outside of a loop, as in a plain test,
-        runs the coroutine on its own loop.
+        The coroutine runs on the event loop of the agents. If the context was made outside of an event loop, as in a
+        plain test, the coroutine runs on a new event loop.
 
         Args:
             work: Coroutine to run.

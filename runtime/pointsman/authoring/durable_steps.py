@@ -13,10 +13,10 @@ __all__ = ["DurableSteps"]
 
 
 class DurableSteps:
-    """Steps of one attempt so far. Without a journal nothing is restored and nothing is stored.
+    """Steps of one attempt so far. Without a journal, nothing is restored and nothing is stored.
 
-    If a stored answer has a call without a stored result, the tool may have been running when the process ended. The
-    effect of the call is unknown.
+    If a stored answer has a call without a stored result, the tool may have been running when the process ended. So it
+    is unknown whether the call had its effect.
 
     Args:
         state: State of the attempt.
@@ -38,8 +38,8 @@ class DurableSteps:
     async def model_reply(self, turn: int, ask: Callable[[AttemptState], Awaitable[ModelReply]]) -> ModelReply:
         """Return the model's stored answer of a turn. If no answer is stored, return the answer of `ask`.
 
-        An answer without calls is not stored. After such an answer, either the result is stored, or the model gets one
-        chance to repair the answer.
+        An answer without calls is not stored, because it ends the attempt, or the model gets one chance to repair it.
+        If the process ends before the result is stored, the next worker calls the model again.
 
         Args:
             turn: Number of the turn, from 1.
@@ -69,13 +69,13 @@ class DurableSteps:
             finish=reply.finish,
             model=reply.model,
             provider_state=reply.provider_state,
-            **call.call_fields,  # usage of failed tries included
+            **call.call_fields,  # not `reply.usage`, because the fields include the usage of failed tries
         )
         try:
             stored = await state.record.append(step)
         except OversizeEventError as error:
             raise TaskError(f"the model's answer cannot be recorded: {error}", kind=ErrorKind.OVERSIZE) from None
-        if stored is not step:  # a second worker also has this attempt; the first worker stores the result
+        if stored is not step:  # another worker also has this attempt and stored its answer first, so use that answer
             self._steps = await state.record.load()
             self._continued.add(turn)
         return _reply_of_step(stored)
@@ -83,8 +83,8 @@ class DurableSteps:
     async def _adopt_reply(self, turn: int, step: Step) -> ModelReply:
         """Return the answer of an earlier attempt that ended to ask a person, and store the answer for this attempt.
 
-        The answer was paid for, and its calls without a result were not started. If another worker takes over this
-        attempt, only a step of this attempt shows that. So the answer is stored again.
+        The earlier attempt did not start the calls that have no result, so this attempt may start them. The new step
+        shows a worker that takes over this attempt that the calls may have been started since then.
         """
         state = self._state
         if state.journal is not None:
@@ -152,9 +152,9 @@ class DurableSteps:
             **fields: Usage and hints of the call.
 
         Returns:
-            The text and the error flag to use.
+            The text and the error flag of the valid result: the earlier result if another worker stored a result first.
         """
-        self._lost = 0  # the crashed worker was running this tool, so it was not calling a model
+        self._lost = 0  # the crashed worker had called this tool, so it had no model call in progress
         if self._state.journal is None:
             return text, is_error
         record, name = self._state.record, f"result-{turn}-{place}"

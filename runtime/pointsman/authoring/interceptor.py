@@ -89,14 +89,14 @@ class Interceptor(Protocol):
 
     Make a subclass and override the methods that you need. By default, each method passes the call to `next`. A method
     may read the call, change the call with `dataclasses.replace`, refuse the call by an exception, or answer without
-    `next`. An exception has the same effect as an exception of the call. For example, the model reads the text of a
-    `TaskError` that `tool` raises. Do not catch `CancelledError`.
+    `next`. An exception of a method has the effect of an exception of the intercepted call. For example, if `tool`
+    raises a `TaskError`, the model reads its text. Do not catch `CancelledError`.
 
-    One instance serves all attempts of a worker, on the loop of the agents, so methods must not block. The first
-    interceptor is the outermost. It gets a call first, and the outcome of the call last.
+    One instance serves all attempts of a worker, on the event loop of the agents, so methods must not block. The first
+    interceptor is the outermost: it gets a call first, and the outcome of the call last.
 
-    If the result of a call is restored after a worker stopped, the call is not made again and not intercepted. If a
-    person must allow a tool call, the person is asked before the call is intercepted.
+    If another worker continues an attempt, recorded results are restored. A restored call does not run, so it is not
+    intercepted. If a person must allow a tool call, the person is asked before the call is intercepted.
 
     Example:
         ```python

@@ -79,13 +79,13 @@ class OutputType:
     def __init__(self, annotation: Any, owner: str) -> None:
         self.owner = owner
         adapter, self.schema = _adapter_of(annotation, owner, "serialization")
-        # Without a declared type, each part of a value is written by the part's own type.
+        # For `Any` and a missing annotation there is no writer: `as_json_value` writes each part by the part's type.
         self._writer = None if adapter.core_schema["type"] == "any" else TypeWriter(adapter)
 
     def to_json(self, value: object) -> JsonValue:
         """Check the present content of a value against the type, and convert the value to strict JSON.
 
-        Half of a surrogate pair becomes a question mark, as in the answer of a model.
+        JSON cannot contain half of a surrogate pair, so a question mark replaces it, as in the answer of a model.
 
         Args:
             value: Value to convert.
@@ -111,7 +111,7 @@ class OutputType:
             problem = describe(error)
         except NotJsonError as error:
             problem = str(error)
-        except RecursionError:  # pydantic's own check reached its limit of depth
+        except RecursionError:  # raised by pydantic for a value that is nested too deeply
             problem = "$ is nested too deeply"
         except Exception as error:  # the error of a validator or of a serializer
             problem = f"pydantic cannot write the value ({type(error).__name__})"

@@ -1,7 +1,7 @@
 """Define an agent by a prompt, a model, tools and an output type. It runs a bounded loop of model calls and tool calls.
 
-Each tool call of the model gets exactly one result. The model receives the errors of tools. If a provider fails, the
-agent repeats the call a few times. Then the attempt fails with the provider's error.
+Each tool call of the model gets exactly one result. The error of a tool is also a result. If a provider fails, the
+agent repeats the model call a few times. If the last try fails, the attempt fails with the provider's error.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from pointsman_schemas.unknown_fields import find_unknown_fields
 
 __all__ = ["LLMAgent"]
 
-_MAX_MISNAMED: Final = 5  # largest number of fields in one message
+_MAX_MISNAMED: Final = 5  # largest number of misnamed fields in one message to the model
 MAX_UNUSABLE_CHARS: Final = 4_000
 """Longest part of an unusable answer in the log, in characters. The part is long enough to show the model's mistake."""
 
@@ -277,7 +277,7 @@ class LLMAgent(Agent):
             state.journal = None
         given: Any = handoff.input
         if self._input is not None:
-            given = self._input.from_json(handoff.input)  # only a check, because the model reads the input unchanged
+            given = self._input.from_json(handoff.input)  # for the check and the schema; the model gets the input as is
         schema = closed_schema(self._output, given) or self._output_schema
         files = await self._files(context)
         text = write_task(
@@ -335,7 +335,7 @@ class LLMAgent(Agent):
         )
         calls = ModelCalls(self._card.name, self.models, self._tokens, self._clock)
         for _ in range(run.steps.lost_calls()):
-            calls.record_lost_call(request, run.state)  # without a stored step, the next worker repeats the calls
+            calls.record_lost_call(request, run.state)  # not in a step: a next worker counts all lost calls again
         return await calls.complete(request, state)
 
     def _text_receiver(self, state: AttemptState) -> Callable[[str], None] | None:
@@ -352,7 +352,7 @@ class LLMAgent(Agent):
             return send
         fields: dict[str, JsonTextField] = {}
 
-        def receive(text: str) -> None:  # a repeated call streams its text from the beginning
+        def receive(text: str) -> None:  # one parser for each call, because a repeated call streams from the beginning
             fields.setdefault(state.handle.text_id, JsonTextField("answer", send)).feed(text)
 
         return receive
@@ -375,7 +375,7 @@ class LLMAgent(Agent):
             except ValidationError as error:
                 problem = describe(error)
                 continue
-            if candidate and not value.model_fields_set:  # no known field, so all are defaults
+            if candidate and not value.model_fields_set:  # refused: without a known field, each value is a default
                 problem = f"it has none of the fields {', '.join(self._output.model_fields)}"
                 continue
             if isinstance(candidate, dict) and (misnamed := _misnamed_fields(self._output, candidate)):
@@ -411,7 +411,7 @@ def _with_messages(turns: Sequence[Turn], messages: Sequence[UserMessage]) -> li
 
 
 def _misnamed_fields(output: type[BaseModel], answer: dict[str, JsonValue]) -> str:
-    """Return the problem of unknown fields that resemble missing fields. The values of such fields would be lost."""
+    """Return the problem of fields with almost the name of a missing field, because their values would be lost."""
     misnamed = [each for each in find_unknown_fields(output, answer) if each.meant]
     return "; ".join(f"{each.path} {each.message}" for each in misnamed[:_MAX_MISNAMED])
 

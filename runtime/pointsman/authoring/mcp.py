@@ -25,10 +25,10 @@ __all__ = ["McpTools", "mcp_tools"]
 
 MAX_TOOLS: Final = 64
 """Limit of the tools of one server, because every request sends all tools to the model. `only` chooses the tools."""
-_START_TIMEOUT_S: Final = 30.0  # a slow machine starts an interpreter and imports modules in this time
+_START_TIMEOUT_S: Final = 30.0  # enough for a slow machine to start an interpreter and to import modules
 _CLOSE_TIMEOUT_S: Final = 5.0
-_PROBE_TIMEOUT_S: Final = 5.0  # wait for an answer of a server whose connection may be closed
-_HTTP_TIMEOUT_S, _HTTP_READ_TIMEOUT_S = 30.0, 300.0  # as in the SDK, because a server may keep a response open
+_PROBE_TIMEOUT_S: Final = 5.0  # longest wait for the answer to a probe of a connection that may be closed
+_HTTP_TIMEOUT_S, _HTTP_READ_TIMEOUT_S = 30.0, 300.0  # the SDK's values; long, because a server may stream a response
 
 _statuses: ContextVar[list[int] | None] = ContextVar("pointsman_mcp_statuses", default=None)
 """HTTP statuses of the responses to the current call."""
@@ -39,8 +39,8 @@ _log = get_logger(__name__)
 class McpTools:
     """Tools of one MCP server, connected at the first use, and again after the connection broke.
 
-    Each connection has its own asyncio task, on the loop that uses the connection. The task that opened a
-    connection must also close the connection.
+    Each connection has its own asyncio task on the event loop of its user, because a connection must be closed by the
+    task that opened the connection.
     """
 
     def __init__(
@@ -139,7 +139,7 @@ class McpTools:
             _statuses.reset(token)
 
     async def _is_connected(self, client: Client) -> bool:
-        """Return True if the server answers and the answer is not the error code of a closed connection."""
+        """Probe the connection. Return True if the server answers, even with an error of its own."""
         from mcp import MCPError
         from mcp.types import CONNECTION_CLOSED
 
@@ -170,19 +170,19 @@ class McpTools:
     async def close(self) -> None:
         """End the connection, and the server's process if it has one."""
         if self._loop is not asyncio.get_running_loop():
-            return  # the connection belongs to a different loop, which ends the connection
+            return  # only the event loop of the connection can end the connection
         living, stop, client = self._connection_task, self._stop, self._client
         self._client = self._connection_task = None
         if living is None or stop is None:
             return
-        if client is None:  # the connection's task does not wait for the event `stop` yet
+        if client is None:  # the task is still connecting and would not see `stop`
             living.cancel()
         stop.set()
         await asyncio.wait({living}, timeout=_CLOSE_TIMEOUT_S)
         living.cancel()
 
     async def client(self) -> Client:
-        """Return the client of a connected server. `tools` lists the errors if the server does not start in time."""
+        """Return the client of a connected server. The possible errors are in the docstring of `tools`."""
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
             self._loop, self._lock, self._client, self._connection_task = loop, asyncio.Lock(), None, None
@@ -205,7 +205,7 @@ class McpTools:
         try:
             await asyncio.wait(awaited, timeout=_START_TIMEOUT_S, return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
-            living.cancel()  # no other code can end this task
+            living.cancel()  # no caller is left that would use the connection
             raise
         if ready.done():
             return ready.result()
@@ -243,7 +243,8 @@ class McpTools:
 
     async def _listen(self, client: Client) -> None:
         """Subscribe to changes of the list of tools, if the server's protocol has subscriptions."""
-        with suppress(Exception):  # servers with earlier protocols send the notification without a subscription
+        # Servers with earlier protocols refuse the subscription and send the notifications to `_on_message` anyway.
+        with suppress(Exception):
             async with client.listen(tools_list_changed=True) as events:
                 async for _ in events:
                     self._list_changed = True
@@ -283,7 +284,7 @@ class McpTools:
 
 
 class _SessionLostError(Exception):
-    """The session has ended at the server, for example after a restart of the server."""
+    """The server does not know the session any more, for example after a restart of the server."""
 
 
 @check_keywords
@@ -299,7 +300,7 @@ def mcp_tools(
     headers: Mapping[str, str] | None = None,
     authorization: str | Callable[[], str] | None = None,
 ) -> McpTools:
-    """Return the tools of an MCP server, for `LLMAgent(tools=[...])`. The agent closes them.
+    """Return the tools of an MCP server, for `LLMAgent(tools=[...])`. The agent closes the connection to the server.
 
     A worker connects to the server at its start. If a provider would refuse a tool's name, the tool gets a name of
     letters, digits, hyphens and underscores; `only`, `idempotent` and `approval` take the server's own names.
@@ -367,7 +368,8 @@ async def _http_transport(
 
     async def note(response: httpx2.Response) -> None:
         statuses = _statuses.get()
-        # Without a session, a server with an earlier protocol answers 404 to an unknown method.
+        # A 404 means a lost session only if the request had a session id. Without a session id, a server with an
+        # earlier protocol answers 404 to an unknown method.
         if statuses is not None and (response.status_code != 404 or "mcp-session-id" in response.request.headers):
             statuses.append(response.status_code)
 

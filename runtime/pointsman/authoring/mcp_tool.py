@@ -125,7 +125,7 @@ def result_value(result: CallToolResult) -> Any:
     fields = result.structured_content
     if fields is None:
         return text
-    return fields["result"] if set(fields) == {"result"} else fields  # the SDK wraps other values in `result`
+    return fields["result"] if set(fields) == {"result"} else fields  # the SDK wraps a value that is not an object
 
 
 def _content_part(block: Any) -> str:

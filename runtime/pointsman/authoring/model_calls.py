@@ -30,14 +30,14 @@ from pointsman_schemas.events import ErrorKind, Usage
 __all__ = ["ESTIMATED_ANSWER_TOKENS", "MAX_TRIES", "MAX_WAIT_S", "ModelCalls"]
 
 MAX_TRIES: Final = 3
-"""Tries of one call when a provider fails transiently. The supervisor makes further tries, because retries of the
-supervisor are durable and occupy no slot."""
+"""Tries of one call when a provider fails transiently. Then the attempt fails, and the supervisor retries the task:
+a waiting retry of the supervisor survives a restart and occupies no slot of a worker."""
 MAX_WAIT_S: Final = 20.0
 """Longest pause between two tries. If a provider asks for a longer pause, the supervisor schedules the retry."""
 MAX_ADAPTATIONS: Final = 8
-"""Requests to one model in one call. If a server refuses all of them because of a parameter, the model has failed."""
+"""Changes of a refused request in one call of a model. If the server refuses the last change, the model has failed."""
 ESTIMATED_ANSWER_TOKENS: Final = 300
-"""Expected tokens of an answer, for the check of shared limits. The actual usage corrects this number."""
+"""Expected tokens of an answer, reserved from the shared limits before a call. The actual usage then replaces them."""
 
 _log = get_logger(__name__)
 
@@ -61,8 +61,8 @@ class ModelCalls:
     async def complete(self, request: ModelRequest, state: AttemptState) -> ModelReply:
         """Return the reply of the first model that answers.
 
-        The models are tried in turn. Models that failed transiently are tried again, after a pause. An answer may be
-        as long as `request` and the remaining budget allow.
+        The models are tried in turn. Then the models that failed transiently are tried again, after a pause. The length
+        of an answer is limited by `request` and by the remaining budget.
 
         Args:
             request: Request without the name of a model.
@@ -72,7 +72,7 @@ class ModelCalls:
             The reply.
 
         Raises:
-            ModelError: No model answered. The error is from the model that may be called again first.
+            ModelError: No model answered. The error is from the model that may be called again the earliest.
             TaskError: The budget is used up, or the rest of the budget is too small for this call; kind `limit`.
             InvariantError: The loop ended without a reply or an error, because of a bug in this code.
         """
@@ -83,7 +83,7 @@ class ModelCalls:
             for model in models:
                 try:
                     return await self._call_adapting(model, request, attempt, state)
-                except _TooLittleError as error:  # the next model may cost less
+                except _TooLittleError as error:  # try the next model, because it may cost less
                     short = error
                 except ModelError as error:
                     failed[model] = error
@@ -114,11 +114,11 @@ class ModelCalls:
     async def _call_adapting(
         self, model: Model, request: ModelRequest, attempt: int, state: AttemptState
     ) -> ModelReply:
-        """Return the answer of one model. If the adapter changes the request, the changed request is sent at once.
+        """Return the answer of one model. If its adapter changes a refused request, send the changed request at once.
 
         Raises:
             ModelError: The model failed.
-            TaskError: A limit is reached. A refused request also counts as a call.
+            TaskError: A limit is reached. Refused requests count as calls.
             InvariantError: The loop ended without a reply or an error, because of a bug in this code.
         """
         for left in range(MAX_ADAPTATIONS, -1, -1):
@@ -160,7 +160,7 @@ class ModelCalls:
         self, model: Model, request: ModelRequest, attempt: int, state: AttemptState, use: Callable[[Usage], None]
     ) -> ModelReply:
         """Return the reply to one call. Pass the usage of each request to `use`, failed requests included."""
-        state.handle.text_id = token_hex(4)  # a repeated call streams its text from the beginning
+        state.handle.text_id = token_hex(4)  # a new text, because a repeated call streams from the beginning
         started = self.clock.monotonic()
         measured: dict[str, semconv.Value | None] = {
             semconv.OPERATION_NAME: "chat",
@@ -205,7 +205,7 @@ class ModelCalls:
             metrics.count(semconv.MODEL_COST, usage.cost, measured)
 
     def _check_limits(self, state: AttemptState) -> None:
-        """Raise a `TaskError` if a limit is used up, because then even the smallest call is not allowed."""
+        """Raise a `TaskError` if a limit is used up."""
         used, budget = state.attempt_usage.usage, state.handoff.budget
         limits = [("tokens", used.tokens, self.tokens)]
         if budget is not None:
@@ -259,13 +259,14 @@ async def _send(model: Model, request: ModelRequest, call: ReportedCall, count: 
             model, request, _reply_without_surrogates(await model.complete(_with_text_capture(request, received)))
         )
     except ModelError as error:
-        if error.adapted and error.usage is not None:  # the server refused the request before the model read the input
+        # The server refused a parameter, so the model did not read the input, and no tokens are estimated.
+        if error.adapted and error.usage is not None:
             count(error.usage)
         elif error.usage is not None or received:
             error.usage = _interrupted_usage(model, request, error.usage, received)
             count(error.usage)
         raise
-    except asyncio.CancelledError:  # the provider may continue the answer, so the call is paid for
+    except asyncio.CancelledError:  # counted, because the provider may finish the answer and charge for the call
         count(_interrupted_usage(model, request, None, received))
         raise
     count(reply.usage)
@@ -311,7 +312,7 @@ def _interrupted_usage(model: Model, request: ModelRequest, reported: Usage | No
 
 
 def _with_usage(model: Model, request: ModelRequest, reply: ModelReply) -> ModelReply:
-    """Return the reply with an estimated usage if its server reports no usage. Without usage, no limit would apply."""
+    """Return the reply. If its server reports no usage, estimate the usage, because the limits need a number."""
     if reply.usage.tokens:
         return reply
     texts = [reply.text, *(call.arguments for call in reply.calls)]
@@ -319,7 +320,7 @@ def _with_usage(model: Model, request: ModelRequest, reply: ModelReply) -> Model
 
 
 def _reply_without_surrogates(reply: ModelReply) -> ModelReply:
-    """Return the reply without halves of surrogate pairs, because the next request repeats the text as JSON."""
+    """Return the reply without halves of surrogate pairs, because JSON in the next request cannot contain a half."""
     calls = tuple(
         ToolCall(without_surrogates(call.id), without_surrogates(call.name), without_surrogates(call.arguments))
         for call in reply.calls

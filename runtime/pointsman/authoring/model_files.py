@@ -23,7 +23,7 @@ FILES_RULE = (
 )
 
 _MAX_NATIVE_BYTES = 20 * 1024 * 1024
-"""Bytes of all native blocks of one request together. The providers' limits are 32 MB to 50 MB, in base64."""
+"""Bytes of all native blocks of a request together. Base64 adds a third, and the providers' limits are 32 to 50 MB."""
 _MAX_TEXT_BYTES = 200_000
 """Largest text file in the prompt, in bytes, and longest text of an extractor, in characters."""
 _TEXT_TYPES = ("application/json", "application/xml", "application/yaml", "application/x-ndjson")
@@ -90,7 +90,7 @@ def check_extractor(extractor: Tool[..., Any] | None, agent: str) -> Tool[..., A
         The tool.
 
     Raises:
-        ConfigurationError: The tool has no parameter `name`, or further required parameters.
+        ConfigurationError: The tool does not have the parameter `name`, or requires other parameters.
     """
     if extractor is None:
         return None

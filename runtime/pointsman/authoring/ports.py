@@ -115,7 +115,7 @@ class AttemptHandle:
 
 @dataclass(slots=True)
 class AttemptUsage:
-    """Usage and hints of an attempt, or of one recorded call in the attempt. The result contains them.
+    """Usage and hints for the result, of an attempt or of one recorded call in the attempt.
 
     Attributes:
         usage: Calls, tokens and cost so far.
@@ -130,9 +130,10 @@ class AttemptUsage:
     parent: AttemptUsage | None = None
 
     def add(self, usage: Usage) -> None:
-        """Count `usage` for this call and for the attempt, but not for the calls in between.
+        """Count `usage` for this call and for the attempt, but not for calls that surround this call.
 
-        Each recorded call reports its own usage, so a restored step is counted once.
+        The steps of all calls are added when an attempt is restored. So the step of a surrounding call must not contain
+        the usage of an inner call.
 
         Args:
             usage: Usage of a model call.
@@ -161,7 +162,7 @@ class AttemptUsage:
 
 
 class ReportedCall:
-    """Tool call or model call while it runs. Its methods write to its span and its report.
+    """Running tool call or model call. The methods write to the span and the report of the call.
 
     Args:
         span: Open span of the call.
@@ -260,7 +261,7 @@ class StepJournal(Protocol):
             step: Step to store.
 
         Returns:
-            `step`, or the step that was stored under this name earlier and counts instead.
+            `step`; if a step was stored under this name earlier, the earlier step, which is then the valid step.
 
         Raises:
             OversizeEventError: The step does not fit into a message.

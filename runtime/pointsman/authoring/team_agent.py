@@ -41,7 +41,7 @@ class TeamAgent(Agent):
 
     @property
     def shared(self) -> Agent:
-        """The agent without a team. If a worker runs this agent for several teams, all teams share its slots."""
+        """The wrapped agent. If a worker runs several `TeamAgent`s with this agent, they share its slots."""
         return self._agent
 
     @property

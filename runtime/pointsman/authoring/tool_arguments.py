@@ -36,7 +36,7 @@ class ToolArguments:
     def __init__(self, tool: str, parameters: Sequence[Parameter]) -> None:
         self._tool = tool
         self._names = {f"p{number}": parameter.name for number, parameter in enumerate(parameters)}
-        # A parameter may have a name that a field of a pydantic model may not have. So the fields get numbers.
+        # A pydantic model refuses some names that a parameter may have. So the fields get numbers, and aliases.
         fields: dict[str, Any] = {
             key: (parameter.annotation, Field(... if parameter.required else parameter.default, alias=parameter.name))
             for key, parameter in zip(self._names, parameters, strict=True)
@@ -52,7 +52,7 @@ class ToolArguments:
             ) from None
         if problem:
             raise ConfigurationError(f"tool {tool} takes {problem}")
-        del self.schema["title"]  # the title repeats the tool's name, and every word of a schema costs tokens
+        del self.schema["title"]  # removed to save tokens, because the title only repeats the tool's name
 
     def parse(self, text: str) -> BaseModel:
         """Parse the arguments that a model wrote.
@@ -89,7 +89,7 @@ class ToolArguments:
         except ValidationError as error:
             raise self.refusal(describe(error)) from None
         try:
-            writer_of(self._model).check(checked)  # an instance may have been changed after it was made
+            writer_of(self._model).check(checked)  # pydantic does not check instances again that were changed
         except ValidationError as error:
             raise self.refusal(_FIELD_KEY.sub(lambda found: self._names[found[0]], describe(error))) from None
         except Exception as error:  # a validator may raise any error for a changed instance
@@ -140,7 +140,7 @@ class ToolArguments:
 
 
 def _sort_sets(value: object, plain: JsonValue) -> JsonValue:
-    """Return `plain`, the JSON form of `value`, with each set sorted. The order of a set differs between processes."""
+    """Return `plain`, the JSON form of `value`, with each set sorted, because its order differs between processes."""
     match value, plain:
         case Mapping(), dict() if len(value) == len(plain):
             pairs = zip(value.values(), plain.items(), strict=True)

@@ -21,11 +21,11 @@ from pointsman_schemas.events import Answer, ErrorKind, QuestionRequest
 __all__ = ["MAX_PARALLEL_CALLS", "MAX_REPEATS", "ToolTurns", "truncate"]
 
 MAX_REPEATS: Final = 2
-"""Turns that may call the same tool with the same arguments. Enough for a poll or a second read, not for a loop."""
+"""Turns that may call a tool with equal arguments: two for a second read, but no more, so that a loop ends."""
 MAX_PARALLEL_CALLS: Final = 32
 """Tool calls that run in one turn. Further calls are refused, and the model may repeat the refused calls."""
 MAX_RESULT_CHARS: Final = 50_000
-"""Characters of a tool's result that the model receives. They are some 12,000 tokens."""
+"""Characters of a tool's result that the model receives, which are some 12,000 tokens. The rest is cut off."""
 
 
 @dataclass(slots=True)
@@ -47,7 +47,7 @@ class ToolTurns:
     async def run(self, calls: Sequence[ToolCall], turn: int) -> list[Turn]:
         """Run the calls of a turn concurrently and return their results in the order of the calls.
 
-        A result is not lost if another call fails, or if the code of another call asks a person first.
+        Each result is recorded, even if another call fails or asks a person.
 
         Args:
             calls: Calls of the turn.
@@ -70,11 +70,11 @@ class ToolTurns:
                     kind=ErrorKind.OUTCOME_UNKNOWN,
                 )
         if asked := self._calls_to_approve(calls, turn):
-            raise AnswerRequiredError(asked)  # before any tool of this turn has run
+            raise AnswerRequiredError(asked)  # raised before any tool of this turn runs
         try:
             async with asyncio.TaskGroup() as group:
                 running = [group.create_task(self._run_call(call, (turn, place))) for place, call in enumerate(calls)]
-        except ExceptionGroup as failed:  # the first error ends the attempt; the model reads no error
+        except ExceptionGroup as failed:  # not a failed tool, which is a result for the model, so end the attempt
             raise failed.exceptions[0] from None
         ended = [task.result() for task in running]
         if unasked := [call for end in ended if isinstance(end, AnswerRequiredError) for call in end.questions]:
@@ -112,7 +112,7 @@ class ToolTurns:
         try:
             result = await self.tools[call.name].call(call.arguments, Context(state), call_id=call.id)
         except AnswerRequiredError as asked:
-            return asked  # an exception would cancel the other calls, and the next attempt would repeat them
+            return asked  # not raised, because an exception would cancel the other calls, and they would run again
         text, is_error = await done.record_result(*place, truncate(result.text), result.is_error, **state.call_fields)
         return Turn("tool", text, call_id=call.id, is_error=is_error)
 

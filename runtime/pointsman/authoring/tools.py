@@ -1,4 +1,4 @@
-"""Tools are functions that a model may call. The model reads bad arguments and failures as results."""
+"""Make tools of functions, for models. If the arguments are wrong or the tool fails, the model reads the error."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ __all__ = ["Tool", "ToolResult", "ToolSource", "tool"]
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_FIRST_PAUSE_S = 0.2  # doubles with each retry; short, because a model and a person wait
-_MAX_PAUSE_S = 10.0  # an attempt has a deadline, so a new attempt is better than a longer pause
+_FIRST_PAUSE_S = 0.2  # doubles with each retry; starts short, because the attempt waits during the pause
+_MAX_PAUSE_S = 10.0  # limited, because a longer pause could use up the time of the attempt
 
 _log = get_logger(__name__)
 
@@ -91,7 +91,7 @@ class Tool(Generic[P, R]):
         name: Name of the tool.
         description: Purpose of the tool. Models choose tools by this text.
         timeout: Limit of each try, in seconds.
-        retries: Tries after the first one.
+        retries: Largest number of tries after the first try.
         idempotent: True if the tool may run twice under one `Context.idempotency_key`.
         approval: True if a person must allow each call.
         namespace: Local names of the scope that defines the function, for its annotations.
@@ -167,8 +167,8 @@ class Tool(Generic[P, R]):
             read = partial(self._arguments.parse, arguments)
             value = await self._call_reported(read, state_of(context), call_id)
         except (AnswerRequiredError, ConfigurationError, asyncio.CancelledError):
-            raise  # the supervisor and the author need this error, not the model
-        except BaseException as error:  # a KeyboardInterrupt from the call's task would end the event loop
+            raise  # not a result for the model, because the supervisor or the author must react
+        except BaseException as error:  # even a KeyboardInterrupt of the tool, which would end the event loop
             text, kind = _public_text(error), error.kind if isinstance(error, TaskError) else ""
             if kind == ErrorKind.REJECTED:
                 text = with_do_without(text)
@@ -203,7 +203,7 @@ class Tool(Generic[P, R]):
             The verdict or the request; None if the call needs no approval.
         """
         if self.approval:
-            with suppress(Exception):  # the call itself reports bad arguments to the model
+            with suppress(Exception):  # bad arguments need no verdict: `call` reports them to the model
                 return self._find_verdict(self._arguments.parse(arguments), state_of(context), ahead)
         return None
 
@@ -214,7 +214,7 @@ class Tool(Generic[P, R]):
             arguments: JSON text of the arguments.
             context: Context of the attempt.
         """
-        with suppress(Exception):  # the call itself has reported such an error
+        with suppress(Exception):  # bad arguments are not counted: `call` has reported them to the model
             asked = self._arguments.parse(arguments)
             self._approved_arguments(asked, state_of(context), self._key(asked, state_of(context)))
 
@@ -241,7 +241,7 @@ class Tool(Generic[P, R]):
                     value = await self._intercepted(checked, state, key, call_id)
             except (TaskError, ConfigurationError, asyncio.CancelledError, GeneratorExit):
                 raise
-            except BaseException as error:  # the text of the exception is for operators
+            except BaseException as error:  # logged, because the model does not get the text of the exception
                 _log.warning("tool_failed", tool=self.name, agent=state.agent, exc_info=error)
                 raise
             if content_capture.capture_enabled():
@@ -276,21 +276,24 @@ class Tool(Generic[P, R]):
         return state.next_key("tool", self.name, plain)
 
     async def _recorded_call(self, checked: BaseModel, asked: BaseModel, state: AttemptState, key: str) -> JsonValue:
-        """Return the result of an approved call from code, after the result was recorded.
+        """Run an approved call from code, record its result, and return the recorded result.
 
-        The approval is for one call, so an attempt that starts again gets the recorded result.
+        The approval is for one run. So when the attempt starts again, the call returns the recorded result.
+
+        Returns:
+            The value of the tool.
 
         Raises:
             AnswerRequiredError: The tool asked a person. The call has not ended, so nothing is recorded.
             CancelledError: The call was cancelled.
             GeneratorExit: The call was closed.
-            BaseException: Any other exception of the tool. It is recorded first.
+            BaseException: Any other exception of the tool, which is recorded before the raise.
         """
         recorded, call = (key, self.name, self._arguments.to_json(asked)), state.for_call()
         try:
             value = await self._intercepted(checked, call, key, "")
         except AnswerRequiredError:
-            raise  # the call has not ended
+            raise  # nothing is recorded, because the call has not ended
         except (asyncio.CancelledError, GeneratorExit):
             raise
         except BaseException as error:
@@ -338,12 +341,13 @@ class Tool(Generic[P, R]):
                 value = await self._invoke(checked, state)
         except TimeoutError:
             if not limit.expired():
-                raise  # the tool raised this error
+                raise  # the tool itself raised this error within its time
             raise TaskError(f"no answer within {self.timeout:g} s", kind=ErrorKind.TIMEOUT, retryable=True) from None
         except asyncio.CancelledError:
             if (task := asyncio.current_task()) is not None and task.cancelling():
                 raise  # the attempt ends
-            raise TaskError("it was cancelled from inside", retryable=True) from None  # its siblings continue
+            # The tool cancelled itself, so only this call fails. Other calls of the attempt continue.
+            raise TaskError("it was cancelled from inside", retryable=True) from None
         return self._output.to_json(value)
 
     async def _prepare(self) -> None:
@@ -359,9 +363,9 @@ class Tool(Generic[P, R]):
 
 
 def _public_text(error: BaseException) -> str:
-    """Return the text for models and callers. It is the text of a `TaskError`, or the type of any other exception.
+    """Return the text of a `TaskError`, or only the type of any other exception.
 
-    The text of an exception may quote arguments, addresses and secrets. `pointsman trace` has the text.
+    Models and callers do not get the text of other exceptions, because the text may quote addresses and secrets.
     """
     if isinstance(error, TaskError):
         return describe_error(error)
@@ -422,7 +426,7 @@ def tool(
     """
     if isinstance(function, str):
         raise ConfigurationError(f"@tool({function!r}) takes its name by keyword; write @tool(name={function!r})")
-    namespace = sys._getframe(2).f_locals  # frame 1 is the check of keywords
+    namespace = sys._getframe(2).f_locals  # of the caller: frame 1 is `check_keywords`
 
     def make(function: Callable[P, R]) -> Tool[P, R]:
         return Tool(

@@ -15,7 +15,7 @@ from pointsman_schemas.events import ErrorKind, Handoff, Step, UserMessage
 __all__ = ["MAX_READS", "ReceivedMessages"]
 
 MAX_READS: Final = 1_000
-"""Largest number of reads in one attempt. Each read is a message on the bus, so a loop that polls must end."""
+"""Largest number of reads in one attempt. Each read is stored as a message on the bus, so an endless loop must fail."""
 
 
 class ReceivedMessages:
@@ -43,7 +43,7 @@ class ReceivedMessages:
             key: Key of the read, equal in each process that runs the attempt.
 
         Returns:
-            The messages, in order. A read that was recorded before returns the same messages.
+            The messages, in order. If the read is recorded already, the recorded messages.
 
         Raises:
             TaskError: The attempt has read messages too often; kind `limit`.
@@ -67,8 +67,8 @@ class ReceivedMessages:
         Args:
             turn: Number of the turn, from 1.
             step: Recorded read of this turn, or None.
-            answered: True if the answer of the turn is recorded. Then a turn without a recorded read had no new
-                messages.
+            answered: True if the model's answer of this turn is recorded. Then, if `step` is None, the answer was given
+                without new messages, so none are added now.
             fetch: True to also read the messages that arrived after the handoff.
 
         Returns:

@@ -24,7 +24,7 @@ _Given: TypeAlias = BatchInput | ContractError
 
 @dataclass(frozen=True, slots=True)
 class BatchRow:
-    """One row of a batch that has ended.
+    """One ended row of a batch.
 
     Attributes:
         row: The number of the row, from 1.
@@ -56,7 +56,7 @@ class BatchRow:
 
 
 class Submitter(Protocol):
-    """The method of a client that a batch uses."""
+    """The part of a client that a batch uses."""
 
     subjects: Subjects
 
@@ -104,7 +104,7 @@ async def run_batch(
     if concurrency < 1:
         raise ValueError(f"the concurrency is {concurrency}; at least 1 is needed")
 
-    client.subjects.team_requests(team)  # checked here, because an invalid name is not the error of a row
+    client.subjects.team_requests(team)  # an invalid name must end the whole batch, not one row
 
     async def serve(row: int, given: _Given) -> BatchRow:
         request_id = f"{batch_id}-{row}"
@@ -145,7 +145,7 @@ async def run_batch(
 async def _numbered(
     inputs: Iterable[_Given] | AsyncIterable[_Given], skip: Container[int]
 ) -> AsyncGenerator[tuple[int, _Given], None]:
-    """Yield the inputs with their numbers, without those of `skip`."""
+    """Yield the number and the input of each row that is not in `skip`."""
     row = 0
     if isinstance(inputs, AsyncIterable):
         async for given in inputs:

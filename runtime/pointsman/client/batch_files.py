@@ -31,7 +31,7 @@ FILE_SUFFIXES = (".csv", ".jsonl", ".ndjson")
 _MAX_LINE_BYTES = 8 * 1024 * 1024
 """Longest line of a request file, in bytes. A longer line is not read into memory, and its row gets an error."""
 _CHUNK_BYTES = 1024 * 1024
-_MAX_FAILURES = 20  # rows of earlier runs that are named
+_MAX_FAILURES = 20  # rows that `BatchRecord.earlier_failures` names
 _DIGEST_CHARS = 24  # characters of the digest in the ids of requests; enough to distinguish all batches
 
 
@@ -247,7 +247,7 @@ def _json_rows(path: Path) -> Iterator[JsonValue | ContractError]:
 
 
 class EarlierFailure(NamedTuple):
-    """A row of an earlier run that ended and did not complete.
+    """A row that ended in an earlier run, with a status other than `completed`.
 
     Attributes:
         row: The number of the row.
@@ -282,7 +282,7 @@ class BatchRecord:
         """The rows that have ended."""
         self.completed = 0
         self.earlier_failures: list[EarlierFailure] = []
-        """The first rows of earlier runs that ended and did not complete, at most 20."""
+        """The first rows that ended in earlier runs with a status other than `completed`, at most 20."""
         self.cost = 0.0
         self.tokens = 0
         self._batch_id = batch_id

@@ -85,7 +85,7 @@ async def connect(
         url: The broker's URL. Default: the value in `settings`.
         namespace: The namespace. Default: the value in `settings`.
         settings: The settings. Default: the settings of the environment.
-        create: True to create the streams if the namespace does not exist. With False, a wrong name is an error.
+        create: If the namespace does not exist: True to create its streams, False to raise an error.
 
     Yields:
         The client, which is connected until the context ends.
@@ -102,7 +102,7 @@ async def connect(
     options = {name: value for name, value in (("url", url), ("namespace", namespace)) if value is not None}
     chosen = Settings.load(**{**given, **options})
     bus = JetStreamBus(chosen, name="pointsman-client", observer=bus_observer(), leader_reads=False)
-    # A refusal is raised to the caller, so an error in the log would repeat the refusal.
+    # If the broker refuses a request, an error is raised to the caller, so the refusal needs no error in the log.
     with bus.optional_requests(""):
         await bus.open(chosen.request_timeout)
     try:
@@ -148,10 +148,10 @@ class Client:
         """The schedules. A supervisor sends the request of a schedule at the times of a cron expression, or once."""
 
     def for_user(self, user: str) -> Client:
-        """Return a client on this bus for a different user. Its requests and controls contain the name of that user.
+        """Return a client on this bus whose requests and controls contain the name of a different user.
 
         Args:
-            user: The name of the user. The broker must allow it.
+            user: The name of the user. The broker must allow this connection to publish for the user.
 
         Returns:
             The client.
@@ -400,7 +400,7 @@ class Client:
         try:
             with self.bus.optional_requests(""):
                 began = await read_workflow_started(self.bus, self.subjects, self.subjects.log(team, workflow))
-        except (NotFoundError, BusUnavailableError, PermissionDeniedError):  # the supervisor checks the id again
+        except (NotFoundError, BusUnavailableError, PermissionDeniedError):  # not needed: the supervisor also checks
             return
         if began.request_digest and began.request_digest != digest:
             raise ContractError(
@@ -606,7 +606,7 @@ class Client:
         entries, progress = await asyncio.gather(self.entries(workflow), self.progress(workflow))
         children: dict[str, trace.TraceNode] = {}
         for child in trace.child_workflows(entries):
-            with suppress(NotFoundError):  # the other team has not admitted the handoff yet
+            with suppress(NotFoundError):  # a child has no log until its team admits the handoff
                 children[child] = await self.trace(child)
         return trace.build_trace(entries, progress, children)
 

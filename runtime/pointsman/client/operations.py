@@ -202,7 +202,7 @@ class Operations:
             for name in {workflow} if workflow is not None else unexpired:
                 with suppress(NotFoundError):
                     newest = await newest_commit(self._bus, self._subjects, name)
-                    if newest.imported_from is None:  # no supervisor reads an answer
+                    if newest.imported_from is None:  # no supervisor would read the answer to an imported question
                         still_open.update(newest.commit.open_questions)
             if workflow is None or still_open <= asked.keys() or self._clock.monotonic() >= deadline:
                 return [each for name, each in asked.items() if name in still_open and each.expires_at > now]
@@ -398,8 +398,8 @@ class Operations:
     ) -> int:
         """Delete a thread with the messages of its turns and of their child workflows.
 
-        A running turn is cancelled. The record of the thread contains the name of the user and the time, until the
-        record expires.
+        A running turn is cancelled. The record of the thread stays until the record expires, with the name of the user
+        who deleted the thread and the time.
 
         Args:
             team: The team.

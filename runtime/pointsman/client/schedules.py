@@ -39,7 +39,7 @@ _CONFIRM_TIMEOUT_S = 5.0
 """Default wait until a supervisor has carried out a change, in seconds."""
 _MAX_FIRES = 100
 _RECHECK_INTERVAL_S = 0.5
-"""Interval of checks for a change, in seconds. Checks are needed because a notice may be lost."""
+"""Interval in seconds at which a waiting call reads the schedule, because the message about a change may be lost."""
 
 
 class Schedules:
@@ -151,7 +151,7 @@ class Schedules:
                 stored = await store_files(self._files, files, owner, copy=True)
                 request = spec.request.model_copy(update={"files": stored})
                 spec = spec.model_copy(update={"request": request})
-                check_spec(spec, self._clock.now())  # the references count in the size of the request
+                check_spec(spec, self._clock.now())  # checked again, because the references make the request larger
         except BodyLostError:
             raise
         except ContractError as error:
@@ -394,7 +394,16 @@ class Schedules:
         return None
 
     async def _decided(self, record: str, id: str, told: asyncio.Event) -> Schedule:
-        """Wait for the decision about a command. A notice is not enough, as its commit may lose the compare-and-set."""
+        """Wait until the log contains the decision about a command.
+
+        A message to the listener is not proof: the broker delivers the message even if its compare-and-set fails.
+
+        Returns:
+            The schedule after the decision.
+
+        Raises:
+            ScheduleRefusedError: The supervisor refused the command.
+        """
         while True:
             told.clear()
             stored = await self._bus.last("log", record)

@@ -109,7 +109,10 @@ class Workflow:
         return parse(Outcome, decode(stored.headers, stored.body)[1])
 
     async def _warn_if_not_admitted(self) -> None:
-        """Log a warning after some seconds without admission. It contains the known team with the most similar name."""
+        """Log a warning after some seconds without admission, if the team has no live supervisor.
+
+        The warning contains the most similar name of a live team, because the name may be misspelled.
+        """
         await asyncio.sleep(_ADMISSION_NOTICE_S)
         with suppress(PointsmanError), self._bus.optional_requests(""):
             if await self._bus.last("log", self._subjects.log(self.team, self.id)) is not None:
@@ -146,14 +149,14 @@ class Workflow:
                     yield event
                     if isinstance(event, WorkflowEnded) and event.outcome.round >= self.round:
                         head = await self._bus.last("log", subjects.log(self.team, self.id))
-                        if head is None or head.sequence <= stored.sequence:  # the workflow was not resumed
+                        if head is None or head.sequence <= stored.sequence:  # no later commit has resumed the workflow
                             return
 
     async def stream_text(self, receive: Callable[[Delta], Awaitable[None]]) -> AbstractAsyncContextManager[None]:
         """Receive the text of agents with `stream` while their models write it. Text is not stored.
 
-        A piece at the offset 0 starts a text. When a failed model call is repeated, it writes a new text. After a lost
-        connection or a late start of the reader, the missed pieces arrive within a second.
+        A piece at the offset 0 starts a text. A repeated model call starts a new text. After a lost connection or a
+        late start of the reader, the missed pieces arrive within a second.
 
         Args:
             receive: Function that is called once with each piece of text, in order.
@@ -319,9 +322,8 @@ async def find_workflow(bus: Bus, subjects: Subjects, workflow: str) -> FoundWor
 
     if (waits := await find_queued_request(bus, subjects, workflow)) is not None:
         return FoundWorkflow(waits.team, None)
-    return FoundWorkflow(
-        *await newest_commit(bus, subjects, workflow)
-    )  # the workflow may have been admitted between the two reads
+    # Read the log again, because the workflow may have been admitted between the two reads.
+    return FoundWorkflow(*await newest_commit(bus, subjects, workflow))
 
 
 def read_delta(stored: StoredMessage) -> Delta | None:
@@ -359,5 +361,8 @@ def read_progress(stored: StoredMessage) -> Progress | None:
 
 
 def _is_of_its_agent(stored: StoredMessage, event: Delta | Progress) -> bool:
-    """Return True if the subject names this agent and workflow. The broker allows a publisher only its own subjects."""
+    """Return True if the subject names the agent and the workflow of the event.
+
+    The subject proves the origin, because the broker allows an agent to publish only on subjects with its own name.
+    """
     return stored.subject.split(".")[3:5] == [event.workflow_id, event.agent]

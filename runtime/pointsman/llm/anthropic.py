@@ -53,7 +53,8 @@ def _write(request: ModelRequest, model: str, known: Capabilities, origin: str) 
         for tool in request.tools
     ]
     if has_answer_tool and schema is not None:
-        # The answer is a tool that the model must use. It takes any schema, and the model may use other tools first.
+        # The answer is the input of a tool that the model must use, because a tool accepts any schema, and the model
+        # may use other tools first.
         tools.append({"name": request.output_name, "description": "Give the final answer.", "input_schema": schema})
         body["tool_choice"] = {"type": "any"} if request.tools else {"type": "tool", "name": request.output_name}
     if tools:
@@ -167,7 +168,7 @@ def _state(blocks: list[Field], answer_tool: str | None) -> dict[str, JsonValue]
         own = ("id", "name", "input") if kind == "tool_use" else ()
         written = extras(block.value, own) if kind == "tool_use" else _without_nulls(block.value)
         if kind == "text" and not str(written.get("text", "")).strip():
-            continue  # the API refuses blank text
+            continue  # blank text is not sent back, because the API refuses blank text
         is_opaque = is_opaque or kind not in _PLAIN_BLOCKS or not written.keys() <= {*_PLAIN_BLOCKS[kind]}
         kept.append(written)
     return {"content": kept} if is_opaque else None
@@ -289,7 +290,7 @@ class AnthropicModel(ProviderModel):
     dialect = MESSAGES
 
     def _new_client(self, sdk: Any) -> Any:
-        # The client is made here, because the SDK prints an error if the SDK cannot make its default client.
+        # The HTTP client is made here, because the SDK prints an error if it cannot make its default HTTP client.
         return sdk.AsyncAnthropic(
             api_key=self._key,
             base_url=self._base_url,

@@ -1,7 +1,7 @@
 """Detect the parameters that a server and a model refuse, and write later requests without these parameters.
 
-If a server refuses a parameter by name, the next request omits or renames the parameter. Agents of one process share
-the result for a model at a server, as long as one of these agents exists.
+If a server refuses a parameter by name, the next request omits or renames the parameter. The agents of a process that
+use one model at one server share the detected limits, as long as one of these agents exists.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _REFUSING_STATUSES: Final = frozenset({400, 415, 422, 500, 501})
 """The statuses of a refused parameter. llama.cpp answers 500 to a response format that it does not know."""
 
 _TOKEN_LIMITS: Final = ("max_completion_tokens", "max_tokens")
-"""The two names of one parameter of chat completions. If a server refuses one name, the other name is sent."""
+"""Both names of the limit of an answer in chat completions. If a server refuses one name, the other name is sent."""
 _ALL_TOKEN_LIMITS: Final = (*_TOKEN_LIMITS, "max_output_tokens", "max_new_tokens")
 
 _ESSENTIAL: Final = frozenset({"model", "messages", "input", "tools", "stream", "system", "instructions"})
-"""Parameters that every request needs."""
+"""Parameters that every request needs, so they are never left out."""
 
 _OUTPUT_NAMES: Final = re.compile(
     r"response[_ ]?format|json[_ ]?schema|json[_ ]?object|structured[_ ]?outputs?|text\.format"
@@ -47,7 +47,7 @@ _BAD_SCHEMA: Final = re.compile(
     r"|fail\w*[^.]{0,30}(?:schema|grammar)",
     re.IGNORECASE,
 )
-"""The server refuses one schema, but not all schemas."""
+"""The text of a refusal of one schema. The server may accept other schemas, so only this answer changes its mode."""
 
 _REFUSED: Final = re.compile(
     r"un(?:supported|recogni[sz]ed|known|expected|available)|not (?:supported|permitted|allowed|available|implemented"
@@ -63,7 +63,7 @@ _SCHEMA_KEYWORDS: Final = (
     "multipleOf", "pattern", "patternProperties", "propertyNames", "readOnly", "title", "unevaluatedProperties",
     "uniqueItems", "writeOnly",
 )  # fmt: skip
-"""Schema keywords that a model does not need. Pointsman itself checks the answer and the arguments."""
+"""Schema keywords that may be left out, because Pointsman itself checks the answer and the arguments."""
 
 _BOUND: Final = re.compile(
     r"at most|maximum|less than|range|too (?:large|high|big)|<=|exceed|up to|limit", re.IGNORECASE
@@ -206,7 +206,7 @@ class Capabilities:
         for name in (*(each for each in body if each not in _ESSENTIAL), "strict"):
             if name in self.left_out or name in _ALL_TOKEN_LIMITS or (name == "strict" and not _has_strict(body)):
                 continue
-            is_word = "_" in name or name == "temperature"  # `store` and `include` are also ordinary words
+            is_word = "_" in name or name == "temperature"  # not `store` or `include`, which are also ordinary words
             if name in names or (is_word and re.search(rf"(?<![\w.]){re.escape(name)}(?!\w)", words)):
                 self.left_out.add(name)
                 return f"{name} is left out"

@@ -78,15 +78,15 @@ FINISH_REASONS: Final[Mapping[str, Finish]] = {
     "load": "error",
     "unload": "error",
 }
-"""The end of an answer, by the provider's value in lower case. Several compatible servers write `stop` for an answer
-that calls tools. So the calls, and not the value, show that an answer calls tools."""
+"""The end of an answer, by the provider's value in lower case. There is no value for tool calls, because several
+compatible servers write `stop` for an answer with tool calls. So the calls themselves decide."""
 
 _FINISH_PATTERNS: Final[tuple[tuple[re.Pattern[str], Finish], ...]] = (
     (re.compile(r"length|max|limit|trunc|token|budget|context|incomplete"), "length"),
     (re.compile(r"filter|safe|block|polic|refus|prohibit|guardrail|moderat|toxic"), "refusal"),
     (re.compile(r"err|fail|abort|cancel|interrupt|time_?out|malformed|unavail|overload"), "error"),
 )
-"""Parts of values that are in no table. A value without such a part means a whole answer."""
+"""Parts of finish reasons that `FINISH_REASONS` lacks. If a reason has none of these parts, the answer is whole."""
 
 
 def finish_of(word: str) -> Finish:
@@ -200,7 +200,7 @@ def normalized_code(code: str) -> str:
 
 
 STATUS_BY_CODE: Final[Mapping[str, int]] = {normalized_code(code): status for code, status in _STATUSES.items()}
-"""The HTTP status for an error code inside a reply of status 200. Any other code is treated as status 500."""
+"""The HTTP status for an error code inside a reply of status 200. An unknown code is treated as status 500."""
 
 
 class Fault(NamedTuple):
@@ -294,4 +294,4 @@ DAILY_QUOTA_WORDS: Final = re.compile(
     r"|\b(?:RPD|TPD)\b|quota for (?:today|the day)|today's (?:limit|quota)|until tomorrow",
     re.IGNORECASE,
 )
-"""A quota of a day or longer. An attempt has only minutes, so a retry of the same model does not help."""
+"""The text of a quota of a day or longer. Such a refusal is not retried, because an attempt has only minutes."""

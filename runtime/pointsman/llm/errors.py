@@ -29,7 +29,8 @@ __all__ = [
 ]
 
 _RETRYABLE_STATUSES: Final = frozenset({408, 409, 429})
-"""For these statuses, and every status from 500 on (529 is Anthropic's "overloaded"), the call may succeed later."""
+"""The statuses below 500 for which a call may succeed later. So may a call with any status from 500 on; 529 is
+Anthropic's "overloaded"."""
 
 _ADVICE: Final[Mapping[int, str]] = {
     400: "the request itself was refused: check the model's name, the tools' schemas and the length of the input",
@@ -46,22 +47,22 @@ _DAILY_QUOTA: Final = Fault(
     None, "a quota of a day or longer is used up: raise the quota, or give the agent a second model"
 )
 _ALWAYS_TOO_LARGE: Final = re.compile(r"request too large for", re.IGNORECASE)
-"""A request with more tokens than a minute allows is refused with 429 at any time."""
+"""The text of a 429 that no waiting helps: the request has more tokens than a whole minute allows."""
 
 _UNSENT: Final = frozenset({"ConnectError", "ConnectTimeout", "PoolTimeout", "ProxyError"})
-"""The names of httpx's errors without a connection. In these cases, nothing was sent."""
+"""The names of httpx's errors without a connection. Nothing was sent, so the call is not counted."""
 _UNSENDABLE: Final = frozenset({
     "InvalidURL", "LocalProtocolError", "UnsupportedProtocol", "UnicodeEncodeError", "InvalidHeader",
 })  # fmt: skip
-"""The names of errors for a request that cannot be written. Nothing was sent, and a retry would send nothing."""
+"""The names of errors for a request that cannot be written. A retry would fail too, so the call is not retried."""
 _UNTRUSTED: Final = re.compile(r"certificate|CERTIFICATE_VERIFY_FAILED", re.IGNORECASE)
 
 _PROXY_VARIABLES: Final = ("ALL_PROXY", "HTTPS_PROXY", "HTTP_PROXY")
 _CA_VARIABLES: Final = ("SSL_CERT_FILE", "SSL_CERT_DIR")
 
-_MAX_DETAIL_CHARS: Final = 300  # of the provider's own text in a message
-_MAX_NESTED: Final = 4  # errors inside errors: a gateway's error contains its provider's error, which may be text
-# A digit or a star, so that "key not found" and "Bearer authentication" are not keys.
+_MAX_DETAIL_CHARS: Final = 300  # limit of the provider's own text in a message
+_MAX_NESTED: Final = 4  # levels of errors inside errors: a gateway's error contains its provider's error, also as text
+# After `key` and `Bearer`, the pattern demands a digit, a star or a dot, so that "key not found" is not a key.
 _API_KEY_PATTERN: Final = re.compile(
     r"\b(?:(?:sk|pk|rk|gsk|hf|xai)[-_][A-Za-z0-9*._-]{6,}"
     r"|(?:key|Bearer)[-_ ](?=[A-Za-z._-]*[0-9*]|[A-Za-z]+\.[A-Za-z])[A-Za-z0-9*._-]{6,}"
@@ -309,7 +310,8 @@ def _fault(status: int, detail: ErrorDetail, headers: Mapping[str, str], *, wait
     for known, pattern, fault in FAULT_WORDS:
         fits = codes & known or (pattern is not None and pattern.search(words))
         is_overflow = fault.kind == ErrorKind.CONTEXT_OVERFLOW
-        # A used-up quota is a 429, and a full context is a 500 of some servers. Their other errors are transient.
+        # A retryable status is transient, unless its words show a used-up quota (429) or a full context (a 500 of some
+        # servers).
         in_words = not waits or (status >= 500 and is_overflow) or (status == 429 and fault.kind is None)
         if fits and (in_words or codes & known) and status not in (401, 403):
             return fault
@@ -456,6 +458,6 @@ def _without_password(url: str) -> str:
 
 
 def _without_keys(text: str) -> str:
-    """Return one line of at most `_MAX_DETAIL_CHARS` characters, without keys and without partly masked keys."""
+    """Return the text in one line of at most `_MAX_DETAIL_CHARS` characters, without whole or partly masked keys."""
     text = _API_KEY_PATTERN.sub(HIDDEN_TEXT, scrub(" ".join(text.split())))
     return text if len(text) <= _MAX_DETAIL_CHARS else text[:_MAX_DETAIL_CHARS] + "..."

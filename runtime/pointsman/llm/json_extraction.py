@@ -13,8 +13,8 @@ from pointsman_schemas.strict_json import parse_json
 __all__ = ["find_json", "parse_strict_json"]
 
 _TOKEN_PATTERN = re.compile(r'"(?:\\.|[^"\\])*+"?|[{}]', re.DOTALL)
-"""Braces inside string literals are ignored. An unterminated string extends to the end of the text, which avoids
-quadratic rescans."""
+"""A whole string literal, or one brace. A literal is one token, so its braces do not count. An unterminated literal
+extends to the end of the text, so that the search takes linear time."""
 _MAX_CANDIDATES = 50  # opening braces that are tried; a text with more braces contains no answer
 
 
@@ -53,7 +53,7 @@ def _objects(text: str) -> Iterator[JsonValue]:
 
 
 def _object_end(text: str, start: int) -> int:
-    """Return the end of the object that begins at `start`. Parts of a broken object are not answers."""
+    """Return the end of the object that begins at `start`, or of the text if the object is not closed."""
     depth = 0
     for piece in _TOKEN_PATTERN.finditer(text, start):
         depth += {"{": 1, "}": -1}.get(piece[0], 0)

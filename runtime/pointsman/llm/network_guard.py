@@ -48,7 +48,8 @@ def forbid_real_models() -> Iterator[None]:
     try:
         yield
     finally:
-        ACTIVE_GUARDS[:] = [each for each in ACTIVE_GUARDS if each is not stopped]  # an equal list may differ
+        # Compare by identity, because `remove` would remove the first equal list, which may belong to another guard.
+        ACTIVE_GUARDS[:] = [each for each in ACTIVE_GUARDS if each is not stopped]
     assert not stopped, f"{len(stopped)} calls of real models were stopped: {', '.join(sorted(set(stopped)))}"
 
 

@@ -32,7 +32,8 @@ _MESSAGE_FIELDS: Final = ("role", "content", "tool_calls", "function_call", "ref
 """The fields of a message that this module reads or ignores. Other fields are sent back to the server unchanged."""
 _CALL_FIELDS: Final = ("id", "type", "index", "function", "name", "arguments", "custom")
 _ONLY_WITH_CALLS: Final = ("reasoning_content", "reasoning")
-"""Some servers require the thinking with tool calls, and refuse the thinking without tool calls."""
+"""Fields with the model's thinking. They are sent back only in turns with tool calls: some servers require them there,
+and refuse them in other turns."""
 
 
 class OpenAIServer(ProviderModel):
@@ -84,8 +85,8 @@ def _write(request: ModelRequest, model: str, known: Capabilities, origin: str) 
             for tool in request.tools
         ]
     if schema is not None and mode == "json_schema":
-        # `strict` is not used, because it refuses schemas with free-form values, as in plans. The caller checks the
-        # answer.
+        # `strict` is False, because strict schemas may not have free-form values, which plans have. The caller checks
+        # the answer.
         body["response_format"] = {
             "type": "json_schema",
             "json_schema": {"name": request.output_name, "schema": schema, "strict": False},
@@ -135,7 +136,7 @@ def _message(turn: Turn, known: Capabilities, origin: str) -> dict[str, Any]:
 
 
 def _call(call: ToolCall, beside: JsonValue, known: Capabilities) -> dict[str, Any]:
-    # The prompt templates of some servers parse the arguments of earlier calls.
+    # Broken arguments of an earlier call become `{}`, because the prompt templates of some servers parse them.
     arguments = call.arguments if parse_strict_json(call.arguments) is not None else "{}"
     more = beside if isinstance(beside, dict) else {}
     function = more.get("function")
@@ -162,7 +163,7 @@ def _read(whole: Field, request: ModelRequest) -> ParsedReply:
         reason=choice.first("finish_reason", "finishReason", "stop_reason", "finish_reason"),
         error=choice.get("error").value or None,
     )
-    if message.value is None and isinstance(choice.get("text").value, str):  # the form of plain completions
+    if message.value is None and isinstance(choice.get("text").value, str):  # a server of the older completions API
         message = Field({"content": choice.get("text").value}, choice.path)
     if message.value is None:
         return parsed
@@ -170,7 +171,7 @@ def _read(whole: Field, request: ModelRequest) -> ParsedReply:
     parsed.text, parsed.refusal = content_text(message.get("content"))
     parsed.refusal = parsed.refusal or refusal_text(message.get("refusal"))
     raw = [call.object() for call in message.get("tool_calls").items()]
-    if not raw and message.get("function_call").value is not None:  # the form of 2023
+    if not raw and message.get("function_call").value is not None:  # a server of the API of 2023, with one call
         raw = [Field({"function": message.get("function_call").value}, message.path)]
     calls = [call for call in raw if _is_function(call)]
     parsed.calls = [_tool_call(call) for call in calls]
@@ -259,7 +260,7 @@ class _ChunkedCompletion:
         text = ""
         for choice in chunk.get("choices").items():
             if choice.object().get("index").value not in (None, 0, "0"):
-                continue  # the request asks for one choice
+                continue  # further choices are ignored, because the request asks for one choice
             self._has_choices = True
             self._finish = choice.first("finish_reason", "finishReason").value or self._finish
             self._error = choice.get("error").value or self._error
@@ -322,10 +323,10 @@ class _ChunkedCompletion:
                 call.function[key] = _merged(call.function.get(key), value)
 
     def _call_of(self, part: Field, name: str, given: Field) -> _StreamedCall:
-        """Return the call that a piece continues, or a new one.
+        """Return the call that a piece continues, or a new call.
 
-        Some servers omit the index, or use the index 0 for every call. Therefore a new id, or a name after complete
-        arguments, begins a new call.
+        The index is not enough, because some servers omit the index or use 0 for every call. So a new id, or a name
+        after complete arguments, also begins a new call.
         """
         id, place = part.get("id").label(), _place(part.get("index").value)
         same = [call for call in self._calls if place is None or call.place == place]
@@ -351,7 +352,7 @@ class _ChunkedCompletion:
     def _whole_call(self, call: _StreamedCall) -> dict[str, Any]:
         arguments = call.text if call.text.strip() else call.given
         if call.arguments and parse_strict_json(call.text) is None:
-            last = call.arguments[-1]  # some servers repeat the earlier pieces in each piece
+            last = call.arguments[-1]  # the whole arguments, if the server repeats the earlier pieces in each piece
             arguments = last if isinstance(parse_strict_json(last), dict) else arguments
         name = repeated_name(call.names, self._tools)
         function = {**call.function, "name": name or None, "arguments": arguments}
@@ -371,7 +372,7 @@ class _Pieces(list[str]):
 
 
 _CONSTANT: Final = ("type", "id", "index", "format", "role", "name", "signature", "thought_signature")
-"""Fields of opaque objects that always arrive whole. Other texts of these objects arrive in pieces."""
+"""Fields of opaque objects that always arrive whole, so they are not joined. Other texts arrive in pieces."""
 
 
 def _merged(known: Any, piece: Any, name: str = "") -> Any:

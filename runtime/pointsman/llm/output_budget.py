@@ -1,8 +1,8 @@
 """Compute the length of an answer that keeps a model call within the budget of its attempt.
 
-The input is estimated, rather too high, and the answer gets the rest. A call exceeds the budget only by the error of
-the estimate, because the provider limits the length of the answer. Cost is limited if the price of the model is known.
-For a call that was interrupted before its usage arrived, an estimated usage is counted.
+The input is estimated, rather too high, and the answer gets the rest. The provider limits the length of the answer, so
+a call exceeds the budget only by the error of the estimate. Cost can be limited only if the model's price is known. For
+a call that was interrupted before its usage arrived, an estimated usage is counted.
 """
 
 from __future__ import annotations
@@ -27,16 +27,17 @@ __all__ = [
 ]
 
 MIN_ANSWER_TOKENS: Final = 16
-"""Fewest tokens for an answer: OpenAI's responses accept no smaller limit, and shorter answers are useless."""
+"""Fewest tokens for an answer, because OpenAI's responses API accepts no smaller limit, and less text is useless."""
 MIN_CALL_TOKENS: Final = 64
 """Fewest tokens for an answer with tools or an output schema. Names, quotes and braces around one short value need 20
 to 50 tokens. An answer that ends earlier is useless and costs money."""
 
 _LETTERS_PER_TOKEN: Final = 3
-"""Characters in a token. English prose has four or more, JSON and code about three. A call is a mixture of these."""
+"""Characters in a token. A token of prose has four or more, a token of JSON or code about three. Three is the safe
+value for a call with both."""
 _BYTES_PER_TOKEN: Final = 2
-"""Bytes in a token of non-ASCII letters. A letter has two to four bytes. Most scripts have at least one letter in a
-token, and an emoji is two or three tokens."""
+"""Bytes in a token of non-ASCII letters. A letter has two to four bytes. In most scripts, a token has at least one
+letter, so two bytes is the safe value. An emoji has four bytes and is two or three tokens."""
 _TURN_TOKENS: Final = 8
 """Tokens that the provider adds for each turn, tool and call. OpenAI documents three to seven."""
 _TOOLS_TOKENS: Final = 350
@@ -44,17 +45,17 @@ _TOOLS_TOKENS: Final = 350
 Anthropic documents up to 346."""
 
 _IMAGE_TOKENS: Final = 1_600
-"""Tokens of an image. Providers scale images down, and this is the largest number of Anthropic and OpenAI."""
+"""Tokens of an image. Anthropic and OpenAI scale a larger image down, so no image takes more tokens."""
 _PAGE_TOKENS: Final = 3_000
 """Tokens of a document page, which a provider reads as text and as an image."""
 _PAGE_BYTES: Final = 50_000
 """Bytes of a page of an ordinary PDF file."""
 
-_PRICED_TOKENS: Final = 1_000  # the price of one token is computed from the price of this number of tokens
+_PRICED_TOKENS: Final = 1_000  # number of tokens whose price is read, to compute the price of one token
 
 
 def estimate_input_tokens(request: ModelRequest) -> int:
-    """Return the largest number of tokens that the input of a request takes. Unusual text may take more tokens."""
+    """Return an estimate of the input tokens of a request, rather too high. Only unusual text takes more tokens."""
     tools = [(tool.name, tool.description, compact_json(dict(tool.parameters)).decode()) for tool in request.tools]
     texts = [request.instructions, *(turn.text for turn in request.turns), *(text for tool in tools for text in tool)]
     texts += [part for turn in request.turns for call in turn.calls for part in (call.name, call.arguments)]
@@ -76,7 +77,8 @@ def estimate_interrupted_usage(request: ModelRequest, told: Usage | None, heard:
         heard: The part of the answer that arrived.
 
     Returns:
-        The reported usage, or the usage of the whole input and the received part of the answer if that is larger.
+        The reported usage. The input is estimated if it was not reported, and the output if the received part is
+        larger than the reported number.
     """
     told = told or Usage(calls=1)
     return told.model_copy(

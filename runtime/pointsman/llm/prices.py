@@ -47,7 +47,7 @@ def with_cost(provider: str | None, model: str, usage: Usage, asked: str = "") -
     if own := PRICES.get(model) or PRICES.get(asked):
         cost = (usage.input_tokens * own[0] + usage.output_tokens * own[1]) / _MILLION
         return usage.model_copy(update={"cost": cost})
-    import genai_prices  # only calls with a price need it
+    import genai_prices  # imported late, because the import takes long, and only a call with a price needs it
 
     tokens = genai_prices.Usage(input_tokens=usage.input_tokens, output_tokens=usage.output_tokens)
     try:
@@ -58,7 +58,10 @@ def with_cost(provider: str | None, model: str, usage: Usage, asked: str = "") -
 
 
 def with_known_cost(provider: str, model: str, usage: Usage) -> Usage:
-    """Return a usage with its cost if the price table is loaded. A call of a provider loads the table and the SDK."""
+    """Return a usage with its cost. Without a loaded price table, return it unchanged, so that no load blocks the loop.
+
+    The first call of a provider loads the table with the SDK.
+    """
     known = model in PRICES or "genai_prices" in sys.modules
     return with_cost(provider, model, usage) if known else usage
 
@@ -90,5 +93,5 @@ async def has_price(provider: str, model: str) -> bool:
 
 
 def _load(name: str) -> ModuleType:
-    with_cost(name, "", Usage())  # the first lookup loads the table, not the import
+    with_cost(name, "", Usage())  # a lookup, because the import alone does not load the table
     return import_module(name)

@@ -35,7 +35,7 @@ from pointsman_schemas.ids import derive_id
 __all__ = ["Dialect", "ProviderModel", "Stream", "open_response"]
 
 _PAYLOADS = ("choices", "content", "output", "usage", "type", "id", "status")
-"""Members of a reply. An object without these members and with a message is an error."""
+"""Members of a reply. If an object has none of these members, but a message, it is an error."""
 
 
 class Stream(Protocol):
@@ -154,7 +154,7 @@ class ProviderModel:
             raise self._counted(error, answer) from None
         reply = self.reply(whole, request)
         if request.on_text is not None and not answer.has_shown and reply.text:
-            request.on_text(reply.text)  # a server that does not stream, or streams no text
+            request.on_text(reply.text)  # shown at once, because the server streamed no text
         return reply
 
     def reply(self, whole: Field, request: ModelRequest) -> ModelReply:
@@ -204,7 +204,7 @@ class ProviderModel:
         return self._capabilities[model]
 
     def _origin(self, model: str) -> str:
-        """Return a name for the model at its server. Opaque data is sent back only to the server with this name."""
+        """Return a digest of the model and its server. Opaque data of a reply is sent back only to its own origin."""
         return derive_id("origin", self.dialect.name, self._base_url or "", model)[:12]
 
     def _learn_from(self, state: Mapping[str, Any], model: str) -> None:
@@ -212,7 +212,7 @@ class ProviderModel:
             self._known(model).thinks = True
 
     def _refusal(self, refused: _RefusedError, request: ModelRequest, body: dict[str, Any]) -> ModelError:
-        """Return the error of a refusal. If the next request will differ, the error describes the change."""
+        """Return the error of a refusal. If the adapter will write the next request differently, name the change."""
         error = error_from_status(self.provider, refused.status, refused.detail, refused.headers)
         learned = self._known(request.model or self.name).learn(refused.status, refused.detail, body, request)
         if self._body(request) == body:
@@ -232,7 +232,7 @@ class ProviderModel:
     async def connect(self) -> Any:
         """Return the SDK's client of the running event loop, without a request.
 
-        A pool of connections ends with its loop, so each loop has its own client.
+        A client's connections belong to one event loop, so a new loop gets a new client.
 
         Raises:
             ModelError: The SDK or its client cannot be used here, for example because of a wrong proxy or CA file.
@@ -280,7 +280,7 @@ class ProviderModel:
         return read_usage(whole, cached_apart=self.dialect.cached_apart)
 
     def _counted(self, error: ModelError, answer: _Answer) -> ModelError:
-        """Return the error with the tokens that a broken stream has counted so far."""
+        """Return the error with the tokens that the stream had reported when the stream broke."""
         counted = self._usage(answer.so_far())
         if error.usage is not None and counted.tokens:
             error.usage = counted
@@ -369,7 +369,7 @@ def _error_in(body: object) -> object | None:
 
 
 def _checked_key(dialect: Dialect, given: str | None) -> str:
-    """Return the API key, without white space around the key. From now on, the key is hidden in texts of this process.
+    """Return the API key, without white space around the key, and hide the key in logs and errors of this process.
 
     Raises:
         ConfigurationError: The key has white space or letters outside of ASCII, which no header can contain.

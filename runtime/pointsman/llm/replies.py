@@ -38,7 +38,7 @@ __all__ = [
 ]
 
 ABSENT: Final[Any] = object()
-"""The reply has no structured answer as a tool call."""
+"""Value of `ParsedReply.answer` if the reply has no structured answer as a tool call. None may be an answer."""
 
 _THINKING_PARTS: Final = frozenset({
     "thinking", "reasoning", "reasoning_content", "redacted_thinking", "thought", "summary_text", "reasoning_text",
@@ -127,11 +127,11 @@ def model_reply(parsed: ParsedReply, request: ModelRequest, provider: str, model
 
 
 def _is_cut(parsed: ParsedReply, request: ModelRequest) -> bool:
-    """Return True if an answer ends within the arguments of a call.
+    """Return True if an answer was cut off within the arguments of a call.
 
-    Some servers report such an answer as whole, because the answer calls a tool. Other servers stop at their own limit,
-    below the requested number of tokens, or do not count tokens. In these cases, an object without its closing brace
-    shows the cut.
+    Some servers report a cut answer as whole, because the answer calls a tool. The number of tokens does not always
+    show the cut, because a server may have a lower limit or count no tokens. So broken arguments without a closing
+    brace also show the cut.
     """
     broken = [call.arguments for call in parsed.calls if not isinstance(parse_strict_json(call.arguments), dict)]
     used_up = parsed.usage.output_tokens >= request.max_tokens
@@ -163,13 +163,13 @@ def read_usage(*places: Field, cached_apart: bool = False) -> Usage:
         read = max(read, tokens)
         written = max(written, *(place.get(name).count() for name in USAGE_NAMES.output))
         total = max(total, *(place.get(name).count() for name in USAGE_NAMES.total))
-    if total > read + written:  # the rest is thinking, which Gemini's and xAI's servers count only in the total
+    if total > read + written:  # count the rest as output: Gemini and xAI count thinking only in the total
         read, written = (read, total - read) if read else (total - written, written)
     return Usage(calls=1, input_tokens=read, output_tokens=written)
 
 
 def merge_usage(counts: dict[str, int], *events: Field) -> None:
-    """Merge the counts of a stream's event. The counts of a stream are totals, so the largest of each name is kept."""
+    """Merge the counts of a stream's event into `counts`. Each count is a total so far, so the largest stays."""
     names = (*USAGE_NAMES.input, *USAGE_NAMES.output, *USAGE_NAMES.total, *USAGE_NAMES.cached)
     for place in _counters(events):
         for name in names:
@@ -234,7 +234,7 @@ def as_arguments(field: Field) -> str:
 
 
 def _one_of(text: str) -> str:
-    """Return the arguments, without the repetition or the empty object that some servers send before them."""
+    """Return the arguments once. Some servers send them twice, or send an empty object before them."""
     if parse_strict_json(text) is not None:
         return text
     try:
@@ -248,8 +248,9 @@ def _one_of(text: str) -> str:
 def repeated_name(pieces: Sequence[str], known: Iterable[str]) -> str:
     """Return the name of a tool from the pieces of a stream.
 
-    Servers send a name in parts, or whole in each piece, or longer in each piece. The names of the offered tools decide
-    which case it is. If no name matches, equal pieces are one name, and different pieces are parts of a name.
+    Some servers send a name in parts, others send the whole name in each piece, or a longer part in each piece. So the
+    joined pieces, or one piece, must be the name of an offered tool. If no name matches, equal pieces are one name, and
+    different pieces are parts of a name.
     """
     names = frozenset(known)
     whole = "".join(pieces)
@@ -261,7 +262,10 @@ def repeated_name(pieces: Sequence[str], known: Iterable[str]) -> str:
 
 
 def repeated_text(pieces: Sequence[str]) -> str:
-    """Return the text of an opaque field from the pieces of a stream. Equal long pieces are one text."""
+    """Return the text of an opaque field from the pieces of a stream.
+
+    If all pieces are equal and long, the server has repeated the whole text. Otherwise the pieces are joined.
+    """
     distinct = dict.fromkeys(pieces)
     return pieces[0] if len(distinct) == 1 and len(pieces[0]) > 16 else "".join(pieces)
 

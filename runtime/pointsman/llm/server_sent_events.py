@@ -22,7 +22,7 @@ class EventDecoder:
     def feed(self, chunk: bytes) -> Iterator[str]:
         """Yield the data of each event that `chunk` completes."""
         self._rest += self._decode(chunk)
-        held = "\r" if self._rest.endswith("\r") else ""  # the `\r` may be the first half of a line end
+        held = "\r" if self._rest.endswith("\r") else ""  # kept for the next chunk, which may begin with its `\n`
         *lines, rest = _with_line_feeds(self._rest.removesuffix(held)).split("\n")
         self._rest = rest + held
         for line in lines:
@@ -44,7 +44,7 @@ class EventDecoder:
         elif line.startswith("data:"):
             data = line.removeprefix("data:").removeprefix(" ")
             if self._data and self._data[-1].endswith(("}", "[DONE]")) and data.startswith(("{", "[DONE]")):
-                yield from self._flush()  # some servers omit the empty lines
+                yield from self._flush()  # a new event, because some servers omit the empty line between two events
             self._data.append(data)
 
     def _flush(self) -> Iterator[str]:

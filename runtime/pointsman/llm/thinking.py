@@ -12,7 +12,7 @@ __all__ = ["ThinkingFilter", "without_thinking"]
 _TAGS: Final = "think|thinking|thought|reasoning"
 _BLOCK: Final = re.compile(rf"<({_TAGS})>.*?</\1>\s*", re.DOTALL | re.IGNORECASE)
 _UNCLOSED: Final = re.compile(rf"\A\s*<({_TAGS})>.*\Z", re.DOTALL | re.IGNORECASE)
-# The prompt template of some models writes the opening tag, so the answer has only the closing tag.
+# For answers with only the closing tag: the prompt template of some models writes the opening tag into the prompt.
 _UNOPENED: Final = re.compile(rf"\A.*?</({_TAGS})>\s*", re.DOTALL | re.IGNORECASE)
 _OPENING: Final = re.compile(rf"<({_TAGS})>", re.IGNORECASE)
 _CLOSING: Final = re.compile(rf"</({_TAGS})>\s*", re.IGNORECASE)

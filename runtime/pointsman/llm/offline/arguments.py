@@ -26,8 +26,8 @@ _MISSING: Final[Any] = object()
 class Sources:
     """The sources of values are the texts of the task, and the data of the task and of tools.
 
-    A pattern is searched only in the texts. In the data, the first value with the key is used. A list is collected from
-    all lists with the key in the data, without duplicates.
+    A pattern is searched only in the texts. In the data, a value is found by the name of the argument as its key, and
+    the first value is used. Several lists with this key are joined, without duplicates.
     """
 
     texts: Sequence[str]

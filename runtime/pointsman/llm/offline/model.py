@@ -30,7 +30,7 @@ class OfflineModel:
             try:
                 return reply(data=as_json_value(role(task)))
             except ValidationError:
-                pass  # the author's own schema has the name of a role's schema, so this is a usual task
+                pass  # not a role: the author's own output type has the name of a role's output, so do a usual task
         return work(request, task)
 
     async def close(self) -> None:

@@ -22,14 +22,13 @@ TELL_CALLER_PREFIX: Final = "Tell the caller that "
 """The start of a final instruction, which names the parts without a task."""
 
 _MIN_CONFIDENCE = 0.5
-"""Smallest share of a match at which a classifier is sure. Half is enough, because people also write other words."""
+"""Share of a clause's words that gives full confidence. Half is enough, because people also write other words."""
 _MAX_CONFIDENCE = 0.95
 """Largest confidence. A match of words is never certain."""
-_MIN_MEANINGFUL_STEMS = (
-    2  # a clause without an agent is reported if it has this many stems; a shorter clause is a courtesy
-)
-_MIN_CLAUSE_WORDS = 4  # a shorter clause without an agent belongs to the clause before: "errors and timeouts"
-_MAX_QUOTED_CHARS = 1_000  # characters of a request that each task of a plan repeats and the log stores
+# A clause without an agent is reported only if it has this many stems, because a shorter clause is a courtesy.
+_MIN_MEANINGFUL_STEMS = 2
+_MIN_CLAUSE_WORDS = 4  # a shorter clause without an agent is added to the clause before, as in "errors and timeouts"
+_MAX_QUOTED_CHARS = 1_000  # limit of a quoted part of the request, because each task repeats it, and the log stores it
 _ELLIPSIS = "; ..."
 
 _THEN_PATTERN = re.compile(r"\b(?:then|after that|afterwards|finally|based on (?:that|this|it))\W*$", re.IGNORECASE)
@@ -39,7 +38,7 @@ _THEN_PATTERN = re.compile(r"\b(?:then|after that|afterwards|finally|based on (?
 
 
 def plan(task: TaskPrompt) -> Plan:
-    """Return the answer of a planner. It has all tasks, or the next task of an adaptive team.
+    """Return the answer of a planner: a plan with all tasks or, for an adaptive team, with the next task.
 
     Args:
         task: The prompt.
@@ -88,7 +87,7 @@ def _whole_plan(asked: PlannerInput) -> Plan:
 
 
 def _tasks(shares: Mapping[str, list[str]], text: str, asked: PlannerInput) -> tuple[list[PlannedTask], list[str]]:
-    """Return the tasks for the shares, and the parts of the shares that exceed the number of tasks."""
+    """Return the tasks for the shares of the agents, and the parts of the request that exceed the number of tasks."""
     menu = {item.name: item for item in asked.agents}
     needs, apart = _dependencies(asked.instructions, tuple(menu)), _split_agents(asked.instructions, tuple(menu))
     ids: dict[str, list[str]] = {}
@@ -122,12 +121,15 @@ def _tasks(shares: Mapping[str, list[str]], text: str, asked: PlannerInput) -> t
 
 
 def _truncate(text: str) -> str:
-    """Return a part of a request, cut to the length for the log. The agent also gets the whole request."""
+    """Return a part of a request, cut to `_MAX_QUOTED_CHARS`. Nothing is lost, because agents get the whole request."""
     return text if len(text) <= _MAX_QUOTED_CHARS else text[:_MAX_QUOTED_CHARS] + _ELLIPSIS
 
 
 def _covers(report: TaskReport, clause: str, matcher: Matcher) -> bool:
-    """Return True if the task covers the clause. If the intent was cut, the agent of the task decides."""
+    """Return True if the task of a report covers a clause.
+
+    A cut intent may lack the clause. Then the clause is covered if it matches the agent of the task best.
+    """
     cut = report.intent.endswith(_ELLIPSIS)
     return clause in report.intent or (cut and _best_match(matcher, clause, without=set()) == report.agent)
 
@@ -169,7 +171,7 @@ def _words(text: str) -> list[str]:
 def _order_by_dependencies(
     shares: Mapping[str, list[str]], needs: Mapping[str, tuple[str, ...]], done: Container[str]
 ) -> dict[str, list[str]]:
-    """Return the shares in the order of their needs. A needed agent without a share gets the same parts as its user."""
+    """Return the shares, needed agents first. A needed agent without a share gets the parts of its user."""
     ordered: dict[str, list[str]] = {}
 
     def add(agent: str, parts: list[str], waiting: tuple[str, ...]) -> None:
@@ -184,7 +186,7 @@ def _order_by_dependencies(
 
 
 def _next_task(plan: Plan, asked: PlannerInput) -> Plan:
-    """Return a plan with only the first task, which depends on all results. Without tasks, the work is done."""
+    """Return a plan with only the first task, which depends on all results. If no task is left, the plan is done."""
     done = tuple(report.task_id for report in asked.results if report.status == "succeeded")
     if plan.tasks:
         return plan.model_copy(update={"tasks": (plan.tasks[0].model_copy(update={"depends_on": done}),)})
@@ -198,9 +200,9 @@ def _best_replan_match(matcher: Matcher, asked: PlannerInput) -> str | None:
 
 
 def _input(item: AvailableAgent, parts: Sequence[str], text: str, asked: PlannerInput) -> JsonValue:
-    """Return the input for the agent's input schema, or None if required fields cannot be found.
+    """Return the input for the agent's input schema, or None for a task without an input of its own.
 
-    A task without an input gets the whole request and its metadata, so the log does not repeat them for each task.
+    A task without an input gets the whole request and its metadata later, so the plan in the log need not repeat them.
 
     Returns:
         The input, or None.
@@ -237,7 +239,7 @@ def _next_number(results: Sequence[TaskReport]) -> int:
 
 
 def selection(task: TaskPrompt) -> Selection:
-    """Return the answer of a classifier. The best match is first. If no match is sure, the answer is a question.
+    """Return the answer of a classifier, best match first. If no match reaches the threshold, it has a question.
 
     Args:
         task: The prompt.

@@ -42,8 +42,8 @@ _PUBLIC_ERROR_KINDS: Final = frozenset(
         ErrorKind.TIMEOUT,
     }
 )
-"""Failures whose reason a caller may read, because the runtime wrote it, or an agent wrote it for the caller. The gaps
-of the outcome contain the texts of exceptions, for operators."""
+"""Kinds of failures whose reason a caller may read, because the runtime wrote the reason, or an agent wrote it for the
+caller. The reason of any other kind may be the text of an exception, which is only for operators."""
 _FIGURE_PATTERN = re.compile(r"[\w-]*\d(?:[\w.,:-]*\w)?")  # an id, an amount, a date: a word with a digit
 _FIGURES_CRITERION = re.compile(r"\b(?:id|figure|amount|date)s? .*\bstands? in a result\b", re.IGNORECASE)
 
@@ -107,7 +107,10 @@ def _judge(task: TaskPrompt) -> ConflictRuling:
 
 
 def _review(task: TaskPrompt) -> Review:
-    """Return a review. The result must have text. If the criteria require it, a result must contain the figures."""
+    """Return a review of an output. The output must have text.
+
+    If the criteria demand it, another result or the request must contain each figure of the output.
+    """
     asked = ReviewInput.model_validate(task.input)
     made = [report.get("output") for report in task.results if report.get("task_id") == asked.task_id]
     words = without_note(" ".join(strings(made)))

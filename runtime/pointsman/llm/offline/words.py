@@ -33,7 +33,7 @@ def request_as_text(request: RequestInput) -> str:
 
 
 def as_text(value: JsonValue) -> str:
-    """Return a value as text. The text is the sentence of a tool or an agent, otherwise the keys and values."""
+    """Return a value as text. For an object: the sentence under a key such as `summary`, or all keys and values."""
     match value:
         case None:
             return ""
@@ -51,7 +51,7 @@ def as_text(value: JsonValue) -> str:
 
 
 def text_key(value: Mapping[str, JsonValue]) -> str:
-    """Return the key of an object's sentence; empty if the object has no sentence."""
+    """Return the key of the sentence in an object, such as `summary`; empty if the object has no such key."""
     return next((key for key in _TEXT_KEYS if isinstance(text := value.get(key), str) and text.strip()), "")
 
 

@@ -46,7 +46,7 @@ class _CallResult:
 
 
 def work(request: ModelRequest, task: TaskPrompt) -> ModelReply:
-    """Return the next turn of a worker. It calls the tools that the task names, or answers with their results."""
+    """Return the next turn of a worker: calls of the tools that the task requests, or an answer with their results."""
     outcomes = tuple(_outcomes(request))
     data = [
         value
@@ -90,7 +90,7 @@ def _structured_answer(
     if undone and tools and (failures or not _has_all_fields(schema, sources)):
         return reply(text=undone, finish="refusal")
     answer, given = _answer(outcomes, task) or _refusal(task, undone), strings(task.input)
-    # without results of tools, the output is made of the given data
+    # Without results, the given data comes before the task's text as the source of the fields.
     said = [answer, *sources.texts] if outcomes or task.results or not given else [*given, task.task]
     filled = _fill_schema(schema, Sources(said, sources.data))
     if (key := text_key(filled)) and (hidden := [each for each in failures if each not in str(filled[key])]):
@@ -177,7 +177,7 @@ def _incomplete_reason(
 
 
 def _unmatched_text(tools: Sequence[ToolSpec], task: TaskPrompt, outcomes: Sequence[_CallResult]) -> str:
-    """Return a note if no tool and no result contains half of the task's words; else an empty text."""
+    """Return a note if at least half of the task's words are in no tool and in no result; else an empty text."""
     if not outcomes:
         return ""
     said = [f"{tool.name} {tool.description} {' '.join(_tool_hints(tool))}" for tool in tools]
