@@ -23,7 +23,8 @@ _log = get_logger(__name__)
 _SILENT_BEATS = 4  # heartbeats without a write of the feeder after which another process feeds the batch
 _SEARCH_INTERVAL_S = 0.5  # seconds between searches for batches without a feeder
 _MAX_FEEDS = 20  # batches that one process feeds at a time
-# batches of one caller; batches that wait for a caller's daily limit must not use all places
+# batches of one caller that one process feeds at a time, so batches that wait for a caller's daily limit do not use all
+# places
 _MAX_OF_CALLER = _MAX_FEEDS // 4
 _RELEASE_TIMEOUT_S = 2.0
 _KEPT = timedelta(days=7)  # the time after which the record of an ended batch is deleted
@@ -33,8 +34,8 @@ class BatchRunner(Signal):
     """The batches of a namespace in the memory of one process. Each change of a record is a change of this signal.
 
     A process measures the time since the last change of a record by its own clock, so the clocks of the processes may
-    differ. If two processes feed a batch at the same time, no row is done twice, because the batch and the row
-    determine the id of each request.
+    differ. If two processes feed a batch at the same time, no row is done twice, because the id of a request consists
+    of the id of the batch and the number of the row.
 
     Args:
         parts: The parts of the process.
@@ -64,7 +65,7 @@ class BatchRunner(Signal):
         self.notify()
 
     async def run(self) -> None:
-        """Follow the records and feed batches, until cancelled. After that, other processes feed these batches."""
+        """Follow the records and feed batches, until cancelled. Then release the batches for other processes."""
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(follow_bucket(self._bucket, self._apply, content="batches"))

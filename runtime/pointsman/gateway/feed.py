@@ -1,8 +1,8 @@
 """Follow the log of the namespace once for all open streams of a gateway.
 
-With a consumer for each stream, the broker would need a consumer for each client. The feed delivers each message to the
-subscribers of the workflow of the message. Each subscriber has a bounded queue. A slow subscriber reads dropped
-messages from the log.
+If each open stream read the log itself, the broker would need a consumer for each client. So the feed reads the log
+once, and delivers each message to the subscribers of its workflow. The queue of a subscriber is bounded: if a message
+does not fit, it is dropped, and the subscriber reads it from the log.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class LogFeed(WorkflowIndex):
 
     @contextmanager
     def subscribe(self, workflow: str) -> Iterator[Subscription]:
-        """Subscribe to the log of a workflow while the context lasts.
+        """Subscribe to the log of a workflow inside the `with` block.
 
         Args:
             workflow: The workflow.

@@ -41,7 +41,7 @@ def invalid_parts(errors: Sequence[Mapping[str, Any]], body: object, content_typ
 
 
 def _place(error: Mapping[str, Any], body: object) -> Iterator[object]:
-    """Yield the steps of the path that exist in the request. Pydantic adds the names of the members of a union."""
+    """Yield the steps of the path that exist in the request, without the names of union members that Pydantic adds."""
     source, *path = error["loc"]
     yield source
     if source != "body":

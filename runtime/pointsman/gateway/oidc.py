@@ -68,5 +68,5 @@ class TokenVerifier:
 
 
 def _caller_name(claim: str) -> str:
-    """Return a token for a claim. With the digest, two different claims have two different tokens."""
+    """Return the name of a caller for a claim. It has a digest of the claim, so two claims never have one name."""
     return f"{RESERVED_PREFIX}{as_token(claim)[:_MAX_READABLE]}-{derive_id('claim', claim, length=12)}"

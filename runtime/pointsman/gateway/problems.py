@@ -47,7 +47,7 @@ class Problem(BaseModel):
 class ProblemError(HTTPException):
     """A request that is refused.
 
-    An HTTPException, because FastAPI replaces other exceptions that are raised while a body is read.
+    The base class is HTTPException, because FastAPI replaces other exceptions that are raised while a body is read.
 
     Args:
         status: The HTTP status.

@@ -35,14 +35,14 @@ _KEY_LIFETIME_S = 3600  # seconds after which the broker requests the user of an
 
 
 class AuthCallout:
-    """Decide about the user of each connection.
+    """Decides for each connection which user it gets.
 
     Args:
         policy: The keys and rules.
         issuer: The account key that is `issuer` in the server's configuration.
         account: The account with the streams.
-        users: The users of the server's configuration. A user with the same name as another user would receive the
-            answers to the other user.
+        users: The names of the users in the server's configuration. The callout gives these names to no connection,
+            because two users of one name would receive each other's answers.
 
     Raises:
         ConfigurationError: A URL of an issuer of the policy is not https, and not on this machine; or an API key has
@@ -136,7 +136,7 @@ def _read_request(request: bytes) -> tuple[str, str, Mapping[str, Any]]:
 
 @asynccontextmanager
 async def serve_callout(settings: Settings, callout: AuthCallout) -> AsyncIterator[NatsConnection]:
-    """Answer the requests of the broker while the context is open.
+    """Answer the requests of the broker inside the `async with` block.
 
     Args:
         settings: The settings of the connection. The login belongs to a user in `auth_users` of the server's

@@ -63,7 +63,7 @@ class OidcRule(_Rights):
     name: str = Field(default="sub", description="The claim with the name of the user.")
 
     def fits(self, claims: Mapping[str, Any]) -> bool:
-        """Return True if the claims of a token have the value.
+        """Return True if the claims of a token have the value that the rule demands.
 
         Args:
             claims: The claims.
@@ -119,7 +119,7 @@ class Policy(BaseModel):
             raise ConfigurationError(f"{path} is not valid: {describe(error)}") from None
         known: dict[str, tuple[Grant, str]] = {}
         for key in policy.keys:
-            rights = key.grant(key.name), key.namespace  # report an unusable grant at the start
+            rights = key.grant(key.name), key.namespace  # made here, so an unusable grant is an error at the start
             if known.setdefault(key.name, rights) != rights:
                 raise ConfigurationError(
                     f"{path} has two API keys named {key.name!r} with different rights, and each key would receive "

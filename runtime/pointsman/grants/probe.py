@@ -18,7 +18,8 @@ RefusedRight = tuple[str, str]
 """The operation, `publish on` or `subscribe to`, and the subject or pattern."""
 
 _PROBE = "pointsman-probe"  # the token in place of a wildcard
-# No stream stores a message with this expected stream. The JetStream API refuses a request of this level and body.
+# These headers make a probe harmless: a stream stores no message that expects another stream, and the JetStream API
+# refuses a request of such a level.
 _HEADERS = {"Nats-Expected-Stream": _PROBE, "Nats-Required-Api-Level": "999999"}
 _BODY = _PROBE.encode()
 _SLOT = re.compile(r"(reader-.*)-\d+$")

@@ -70,7 +70,7 @@ class BoundedConnection(H11Protocol):
             self._stalled_timer = None
 
     def _watch_head(self) -> None:
-        """Bound the time without an active request. An active request has its own bounds."""
+        """Close the connection if it stays without an active request for too long."""
         working = self.cycle is not None and not self.cycle.response_complete
         if working:
             if self._head_timer is not None:

@@ -34,7 +34,7 @@ class RangeError(ContractError):
 
 
 async def download(file: File, read: Reader, headers: Mapping[str, str], *, media_type: str | None = None) -> Response:
-    """Send a file, or the requested range. A browser saves the file and does not show the file.
+    """Send a file, or the requested range, with headers by which a browser saves the file and does not show it.
 
     The last piece is sent after the digest of the whole file has been checked, so the response of a damaged file is
     incomplete. A range is not checked.
@@ -107,7 +107,7 @@ def _parse_range(given: str, size: int) -> tuple[int, int] | None:
 
 
 async def _checked(file: File, read: Reader) -> AsyncGenerator[bytes, None]:
-    """Yield each piece when the next piece has arrived."""
+    """Yield each piece when the next one has arrived, so the last piece follows the check of the digest."""
     waiting = b""
     async with aclosing(read(file)) as pieces:
         async for piece in pieces:

@@ -126,7 +126,8 @@ def listen(name: str, host: str, port: int) -> socket.socket:
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         listener = socket.create_server((host, port), family=family, backlog=_BACKLOG)
-        # Connections inherit the option. asyncio sets the option only for sockets with an explicit protocol.
+        # Set the option here, because connections inherit it, and asyncio only sets it on sockets with an explicit
+        # protocol.
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return listener
     except OSError as error:

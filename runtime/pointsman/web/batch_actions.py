@@ -166,7 +166,7 @@ async def _save(path: Path, name: str, content: AsyncIterable[bytes], max_bytes:
 async def _open(path: Path, name: str, mapping: list[str]) -> RequestFile:
     try:
         return await asyncio.to_thread(RequestFile.open, path, Mapper.from_options(mapping))
-    except ConfigurationError as error:  # an error in the file of the user, not in this process
+    except ConfigurationError as error:  # the file of the user is at fault, not the settings of this process
         raise ContractError(str(error).replace(str(path), name)) from None
 
 

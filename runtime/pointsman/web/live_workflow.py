@@ -28,7 +28,7 @@ _MAX_PAUSE_S = 1.0  # longest time between two states of a large plan, in second
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """The new lines of a workflow, and the state. None if the state is unchanged, or if the log has no start yet."""
+    """The new lines of a workflow, and its state. `view` is None for an unchanged state, and before the log begins."""
 
     lines: Sequence[TimelineRow]
     view: dict[str, Any] | None
@@ -79,7 +79,7 @@ class LiveWorkflow:
                 changed = view is not None and (bool(batch) or states != known)
                 known = states if changed else known
                 yield Change(lines, view if changed else None)
-                # A large plan costs more to draw, so a large plan is sent less often.
+                # A large plan takes longer to compute and to draw, so it is sent less often.
                 pause = min(_MAX_PAUSE_S, max(_MIN_PAUSE_S, 3 * (monotonic() - began)))
 
     async def _view(self) -> dict[str, Any] | None:

@@ -56,7 +56,7 @@ async def read_json_object(
 async def body_pieces(request: Request) -> AsyncGenerator[bytes, None]:
     """Yield a body with the content type application/octet-stream in pieces.
 
-    A page of another origin cannot send this type without permission, because browsers first ask this server.
+    A page of another origin cannot send this content type: a browser first asks this server, which does not allow it.
 
     Yields:
         The pieces.

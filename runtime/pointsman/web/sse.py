@@ -81,7 +81,7 @@ async def batches(
 
 
 class Polled(Generic[T]):
-    """A value without a stream. During a `watch`, `look` reads the value every `every` seconds."""
+    """A value that is polled, because it has no stream. During a `watch`, `look` reads it every `every` seconds."""
 
     def __init__(self, look: Callable[[], Awaitable[T]], every: float) -> None:
         self._read = look
@@ -94,7 +94,7 @@ class Polled(Generic[T]):
 
     @asynccontextmanager
     async def watch(self) -> AsyncIterator[None]:
-        """Poll the value while the context lasts."""
+        """Poll the value inside the `async with` block."""
         self._watchers += 1
         if self._task is None:
             self._task = asyncio.create_task(self._run())
@@ -134,7 +134,7 @@ class Polled(Generic[T]):
             self._refresh_now.clear()
             try:
                 self.value = await self._read()
-            # the broker is unavailable; the status shows the failure, and the last value remains
+            # the broker is unavailable: keep the last value, because the status of the page shows the failure
             except PointsmanError as error:
                 _log.debug("poll_failed", error=str(error))
             changed, self._changed = self._changed, asyncio.Event()

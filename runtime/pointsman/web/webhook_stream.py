@@ -66,7 +66,8 @@ class WebhookStream:
             Server-sent events.
         """
         user, asked = user_of(request.scope), request.query_params
-        whole = user is None or user.role == "operate"  # the path of a URL may be a secret of the receiver
+        # other roles do not get the path of a URL, which may be a secret of the receiver
+        whole = user is None or user.role == "operate"
         text = asked.get("text", "")[:_MAX_SEARCH_CHARS].casefold()
         endpoint, status = asked.get("endpoint", ""), asked.get("status", "")
         async with self._present.watch():

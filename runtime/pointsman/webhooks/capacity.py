@@ -45,8 +45,8 @@ class Capacity:
     def deferral(self, endpoint: Endpoint) -> float:
         """Return the seconds to defer a delivery, because the endpoint is overloaded or has no capacity left.
 
-        The caller returns the delivery to the broker. Each further delivery gets a later time, by the duration of an
-        exchange.
+        The caller returns the delivery to the broker for these seconds. Each further delivery without capacity gets a
+        longer time, so that the deliveries come back one after another, at the rate at which exchanges end.
 
         Args:
             endpoint: The endpoint.

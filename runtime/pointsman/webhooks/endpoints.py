@@ -104,7 +104,7 @@ def checked_url(url: str, *, plain_http: bool) -> str:
     try:
         address = str(_Url.validate_python(url.strip()))
         parts = urlsplit(address)
-        (parts.hostname or "").encode("idna")  # a label has at most 63 characters
+        (parts.hostname or "").encode("idna")  # refuses a label of more than 63 characters
         port = parts.port
     except (ValidationError, ValueError):
         raise ConfigurationError(f"{url[:200]!r} is not a URL; expected https://HOST/PATH") from None

@@ -84,7 +84,8 @@ def read_event(stored: StoredMessage, subjects: Subjects, *, max_body: int) -> W
         return None
     envelope, content = decode(stored.headers, stored.body)
     found = _content_of(kind, stored.subject.split(".")[2], content)
-    # Only the right publisher may use the subject, and a repeated publication has the same CloudEvent id.
+    # The id is made of the subject, so a publisher that may not use this subject cannot take the id. A repeated
+    # publication has the same CloudEvent id, so its event has the same id, too.
     id = derive_id("webhook", stored.subject, envelope.id if envelope is not None else str(stored.sequence))
     head = {"type": found.type, "id": f"evt_{id}", "timestamp": _text(found.at)}
     body = _encode({**head, "data": found.data})
@@ -98,7 +99,8 @@ def read_event(stored: StoredMessage, subjects: Subjects, *, max_body: int) -> W
 def _content_of(kind: str, owner: str, content: bytes) -> _Content:
     """Return the content of an event.
 
-    The owner is the team or the origin in the subject. A supervisor must not publish an event for another team.
+    The owner is the team or the origin in the subject. The team is read from there and not from the content, because
+    the broker checks only the subject, and a supervisor must not publish an event for another team.
 
     Raises:
         ContractError: The message cannot be read.

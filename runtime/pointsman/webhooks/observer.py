@@ -101,7 +101,8 @@ class Observer:
         depths = await _read_depths(self._bus, self._subjects)
         deliveries = depths[-1]
         await self._read_receipts(0 if deliveries is None else deliveries.settled_through)
-        endpoints = await self._store.list()  # read after the receipts, so only a deleted endpoint is missing
+        # read after the receipts, so if the endpoint of a receipt is missing, it was deleted
+        endpoints = await self._store.list()
         waiting, retry = await self._oldest_waiting(deliveries), await self._earliest_retry(endpoints)
         due = min((each for each in (waiting, retry) if each is not None), default=None)
         return Observation(endpoints, _service_of(depths), due)
@@ -112,7 +113,8 @@ class Observer:
         A delivery with a retry is not settled, and the receipt follows the delivery in the stream. So the first call
         starts at the oldest delivery that is not settled.
         """
-        if settled_through < self._settled_through:  # the stream or the consumer was deleted and created again
+        # a smaller number means that the stream or the consumer was deleted and created again, so read all again
+        if settled_through < self._settled_through:
             self._retries.clear()
             self._read_through = 0
         self._settled_through = settled_through
@@ -155,7 +157,7 @@ class Observer:
             self._apply(stored)
             if (retry := self._retries.get(subject)) is not None and retry.at == earliest:
                 return earliest
-        return None  # the next observation reads more
+        return None  # the next observation checks the other retries
 
 
 async def _read_depths(bus: Bus, subjects: Subjects) -> Sequence[QueueDepth | None]:

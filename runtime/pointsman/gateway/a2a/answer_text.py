@@ -75,9 +75,9 @@ class AnswerText:
         self._hash = sha256()
         self._call: tuple[str, int, str] | None = None
         self._unverified: str | None = "" if self._length else None
-        """The beginning of the text, up to the length of the client's text.
+        """The text that has arrived here, for a comparison with the client's text once both have the same length.
 
-        None as soon as the two texts were compared.
+        None after the comparison, and if the client has no text.
         """
 
     @property
@@ -99,7 +99,7 @@ class AnswerText:
             return None
         again = delta.offset == 0 and self._call is not None
         self._call = call
-        if again:  # the call failed and is repeated
+        if again:  # the model call failed and is repeated, so the text begins again
             self._unverified = None
             return self._begin(delta.text)
         if self._unverified is None:

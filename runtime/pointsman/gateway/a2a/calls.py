@@ -52,14 +52,14 @@ class Call:
         """Return the call of a context.
 
         Args:
-            context: A context that `routes` has made.
+            context: A call context that the module `routes` has made.
         """
         call: Call = context.state["call"]
         return call
 
 
 def reached_team(request: Request) -> bool:
-    """Return True if a method of the team was called: the SDK has read the request.
+    """Return True if the SDK could read the request, and has called a method of the team's handler.
 
     Args:
         request: The request.

@@ -55,7 +55,7 @@ async def send_push_notifications(context: Context) -> None:
 
     async with asyncio.TaskGroup() as group:
         group.create_task(store.run())
-        while not store.known:  # most gateways never load the SDK
+        while not store.known:  # wait for a first receiver, because most gateways have none and need no SDK
             store.changed.clear()
             await store.changed.wait()
         await (await run_in_thread(load))(context, store).run()

@@ -184,7 +184,7 @@ def _by_schema(text: str, schema: Mapping[str, JsonValue] | None) -> JsonValue:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value of protobuf as JSON. Values of protobuf have no integers, so 3 arrives as 3.0."""
+    """Return a value of protobuf as JSON, with 3.0 as 3, because numbers of protobuf are floats."""
     if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
         return int(value)
     if isinstance(value, dict):

@@ -77,7 +77,7 @@ async def register(
 def check_config(context: Context, config: pb.TaskPushNotificationConfig) -> None:
     """Refuse a configuration to which nothing can be delivered.
 
-    The addresses of the host are checked when the gateway connects.
+    The addresses of the host are not checked here, but each time the gateway connects to the host.
 
     Args:
         context: The parts of the gateway.

@@ -120,7 +120,7 @@ class PushSender:
         try:
             workflow = await reader.find(receiver.task)
         except TaskNotFoundError:
-            await self._store.delete(receiver.key)  # retention removed the task
+            await self._store.delete(receiver.key)  # retention removed the task, so no event can follow
             return
         position = Position.parse(receiver.position)
         fold = reader.empty(workflow) if position is None else await reader.fold(workflow, up_to=position)
@@ -138,7 +138,8 @@ class PushSender:
                 if not events:
                     stored = await self._own(stored)
                     continue
-                stored = await self._own(  # the position advances after the last event of an entry
+                # the position advances only after the last event of an entry, so after a crash, all are sent again
+                stored = await self._own(
                     stored,
                     position=str(metadata_of(events[-1], "position") or ""),
                     attempts=0,
@@ -146,7 +147,7 @@ class PushSender:
                     next_at=None,
                     **({"status": "done"} if fold.state in TERMINAL else {}),
                 )
-        if stored.receiver.status == "active":  # this gateway stops, and another gateway can continue at once
+        if stored.receiver.status == "active":  # this gateway stops, so release the delivery for another gateway
             await self._change(stored, owner="", owned_until=None)
 
     async def _send(self, receiver: PushReceiver, event: TaskEvent) -> tuple[str, float, bool] | None:
@@ -157,7 +158,7 @@ class PushSender:
         headers = {
             "content-type": "application/a2a+json",
             "a2a-version": "1.0",
-            "webhook-id": f"{receiver.key}-{position}-{part}",  # equal in each attempt
+            "webhook-id": f"{receiver.key}-{position}-{part}",  # equal in each attempt, so the receiver can drop copies
         }
         if receiver.token:
             headers["x-a2a-notification-token"] = receiver.token

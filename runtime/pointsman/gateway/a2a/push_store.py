@@ -23,7 +23,7 @@ PUSH_GROUP = "push"
 _log = get_logger(__name__)
 
 _CONFLICT_PAUSE_S = 0.05
-_MAX_REVISIONS = 50_000  # most revisions in memory, also of deleted keys
+_MAX_REVISIONS = 50_000  # most revisions in memory; if there are more, revisions of deleted keys are dropped
 _MAX_WRITES = 20  # attempts to make a change while other gateways change the same entry
 
 
@@ -76,7 +76,7 @@ class PushStore:
 
     def __init__(self, bucket: KeyValue) -> None:
         self._bucket = bucket
-        self._revisions: dict[str, int] = {}  # also of deleted keys, for compare-and-set
+        self._revisions: dict[str, int] = {}  # by key, including deleted keys, because compare-and-set needs theirs too
         self.known: dict[str, StoredReceiver] = {}
         """The receivers by key."""
         self.changed = asyncio.Event()
@@ -116,7 +116,7 @@ class PushStore:
             except ConflictError:
                 if attempt == _MAX_WRITES - 1:
                     raise
-                await asyncio.sleep(_CONFLICT_PAUSE_S)  # the watch delivers the newest change
+                await asyncio.sleep(_CONFLICT_PAUSE_S)  # meanwhile, the watch delivers the newest change
 
     async def write(self, receiver: PushReceiver, revision: int) -> StoredReceiver:
         """Change a receiver by compare-and-set.

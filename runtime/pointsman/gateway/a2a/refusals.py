@@ -66,8 +66,8 @@ async def refuse_body(request: Request, *, rpc: bool) -> Response | None:
 async def checked(response: Response, request: Request, *, rpc: bool) -> Response:
     """Return a response, or a refusal if the SDK failed before the request reached the team.
 
-    The SDK converts requests of the version 0.3 without checks. Its streams fail after the head of the response, so
-    the first event of a stream is read here.
+    The SDK converts requests of the version 0.3 without checks, so an invalid request makes it fail. A stream of the
+    SDK would fail after the head of the response is sent, so the first event of a stream is read here, before that.
 
     Args:
         response: The response of the SDK.

@@ -1,8 +1,8 @@
 """Receive files in pieces, and find the uploads of a caller.
 
 The id of an upload identifies an object in the store. The id contains a digest of the caller, the name and the media
-type, and a digest of the content. No table of uploads is needed, because a gateway reads the object, computes the first
-digest again, and refuses a different caller. A repeated upload has the same id.
+type, and then a digest of the content. To check that an upload belongs to a caller, a gateway reads the object and
+computes the first digest again, so no table of uploads is needed. A repeated upload has the same id.
 """
 
 from __future__ import annotations
@@ -189,7 +189,7 @@ def _plain_name(name: str) -> str:
 
 
 class _Event(NamedTuple):
-    """A step of a form: the headers of a new part, or a piece of the part. Without both, the part ends."""
+    """A step of a form: the headers of a new part, a piece of the part, or (if both fields are None) its end."""
 
     headers: Mapping[str, str] | None = None
     data: bytes | None = None

@@ -1,7 +1,8 @@
 """Follow the workflows of tasks that clients ask for, and keep the newest line about each as the status message.
 
-The text of an agent is not stored. So a process that serves tasks/get follows the workflow until the next tasks/get of
-the client. At another replica, a client gets the text with the second tasks/get, because agents repeat texts.
+The text of an agent is not stored, so a process can only return text that has arrived while it followed the workflow.
+So each tasks/get makes the process follow the workflow for some time. If a client changes to another replica, its first
+tasks/get starts the following there, and its second one gets the text.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ class StatusMessages:
             The line; None before the first line.
         """
         if workflow not in self._followed and len(self._followed) < _MAX_FOLLOWED:
-            with suppress(PointsmanError):  # such as an imported workflow, in which nothing happens
+            with suppress(PointsmanError):  # for example for an imported workflow, which has no news to follow
                 self.follow(await backend.find(workflow), backend)
         if (followed := self._followed.get(workflow)) is None:
             return None

@@ -52,7 +52,7 @@ def workflow_id(response: str) -> str:
 
 @contextmanager
 def response_errors(response: str) -> Iterator[None]:
-    """Name the response in the error of a workflow that is not found. The caller does not use ids of workflows here.
+    """Name the response in the error of a missing workflow, because the caller has sent the id of a response.
 
     Args:
         response: The id of the response.
@@ -96,7 +96,7 @@ async def history_before(context: Context, caller: Caller, response: str) -> lis
             turn = await _turn(context, caller, workflow_id(next_one))
         except NotFoundError:
             if next_one != response:
-                break  # retention removed an older turn
+                break  # retention removed this older turn, so the history begins after it
             raise ProblemError(404, "previous_response_not_found", _not_found(response)) from None
         messages[:0] = turn[0]
         next_one = turn[1]

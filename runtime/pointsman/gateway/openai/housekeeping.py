@@ -1,7 +1,8 @@
 """Answer the prompts that chat applications generate, such as prompts for titles, tags and follow-up questions.
 
-Open WebUI and LibreChat send such prompts to the model of the conversation. Each prompt would start a workflow. A
-prompt is recognised if the conversation has one message, and the message begins like a template of the application.
+Open WebUI and LibreChat send such prompts to the model of the conversation. They are answered here, because each would
+otherwise start a workflow. A prompt is recognised if the conversation has one message, and the message begins like a
+template of the application.
 """
 
 from __future__ import annotations

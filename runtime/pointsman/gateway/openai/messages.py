@@ -17,8 +17,8 @@ from pointsman_schemas.strict_json import compact_json
 __all__ = ["Message", "answer_text", "message_key", "read_message", "request_text", "thread_key", "turn_text"]
 
 _MAX_HISTORY = 20  # most earlier messages that are sent with a request
-_MAX_HISTORY_CHARS = 32_000  # total characters of these messages
-_FILES_ALONE = "The request is in the files."  # for a message without a text
+_MAX_HISTORY_CHARS = 32_000  # characters of all earlier messages together
+_FILES_ALONE = "The request is in the files."  # the request, if the newest message has files but no text
 _TEXT_PARTS = ("text", "input_text", "output_text", "refusal")
 _THREAD_HEADERS = ("x-openwebui-chat-id", "x-conversation-id", "x-librechat-conversation-id")
 _MESSAGE_HEADERS = ("x-openwebui-message-id", "x-message-id", "x-librechat-message-id")
@@ -103,7 +103,7 @@ def request_text(messages: Sequence[Message]) -> str:
 def turn_text(messages: Sequence[Message]) -> str:
     """Return the request for the next turn of a thread: the newest message, and the instructions as fenced data.
 
-    The thread has the earlier turns.
+    Earlier messages are omitted, because the thread already has the earlier turns.
 
     Args:
         messages: The messages, oldest first.

@@ -23,7 +23,8 @@ _CALL_KINDS = {"tool": "tool_called", "chat": "model_called"}
 class TimelineRow:
     """One line: entry number `part` of the message `sequence` of `stream`, or a report of an agent.
 
-    Lines come from two streams. Lines are sorted by `order`, the time of the message in microseconds.
+    Lines come from two streams with separate sequences, so they are sorted by `order`, the time of the message in
+    microseconds.
     """
 
     order: int
