@@ -91,8 +91,8 @@ class Event(Options):
 
     Attributes:
         event_type: The CloudEvents type, with its version.
-        max_depth: Deepest nesting that a reader accepts. The limit of the JSON parser is 200. The limit is lower for
-            events whose data becomes part of other events.
+        max_depth: Deepest nesting that a reader accepts. The default is the limit of the JSON parser. An event whose
+            data becomes a part of other events has a lower limit, because these events are nested deeper.
     """
 
     model_config = ConfigDict(frozen=True, defer_build=True, allow_inf_nan=False)
@@ -265,7 +265,8 @@ class Request(Event):
     )
     correlation_id: Annotated[str, Field(min_length=1, max_length=256)] | None = Field(
         default=None,
-        description="The caller's id, which every event of the workflow has. For callers that send no headers.",
+        description="The caller's id, which every event of the workflow has. A caller that sends no headers "
+        "can give the id here.",
     )
     thread: Token | None = Field(
         default=None,
@@ -643,8 +644,8 @@ class Timer(Event):
 class Progress(Event):
     """A report of an agent about a running attempt, stored beside the log and shown by `watch` and `trace`.
 
-    A `progress` report with the name `begun` comes from the worker, for an attempt that takes longer. The attempt began
-    at `started_at`.
+    A `progress` report with the name `begun` comes from the worker, if the attempt has no result after half a second.
+    The attempt began at `started_at`.
     """
 
     event_type: ClassVar[str] = "io.pointsman.progress.v1"

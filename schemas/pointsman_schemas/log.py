@@ -216,7 +216,7 @@ class TaskDispatched(Part):
     attempt: int = Field(description="The number of the attempt, from 1.")
     agent: AgentName = Field(description="The agent that receives the handoff.")
     deadline: AwareDatetime = Field(description="Deadline of the attempt.")
-    span_id: str = Field(description="The span of the attempt, as 16 hexadecimal digits.")
+    span_id: str = Field(description="The span of the task, as 16 hexadecimal digits.")
     fallback: AgentName | None = Field(
         default=None, description="The agent that receives the task after all attempts of this agent have failed."
     )
@@ -231,7 +231,7 @@ class TaskDispatched(Part):
 
 
 class TaskHeld(Part):
-    """No agent may receive the task, because the circuit of its agent is open."""
+    """No agent may receive the task, because the circuit of its agent is open, or no live agent has its skill."""
 
     kind: Literal["task_held"] = Field(default="task_held", description="The kind of entry.")
     at: AwareDatetime = Field(description="Time of the entry.")
@@ -367,8 +367,8 @@ class TaskSkipped(Part):
     reason: str = Field(description="The reason.")
     intended: bool = Field(
         default=False,
-        description="True if a false condition skipped the task or its dependency. Then the task is not a "
-        "gap of the answer.",
+        description="True if a false condition skipped the task or its dependency. Such a task is not a gap of the "
+        "answer.",
     )
 
 
@@ -589,7 +589,7 @@ class AgentLoad(Part):
 
 
 class RecordedContext(Part):
-    """Facts that a decision used and its entries do not have. With these facts the decision can be repeated."""
+    """Facts that a decision used in addition to its inputs. With these facts, the decision can be made again."""
 
     agents: tuple[dict[str, JsonValue], ...] | None = Field(
         default=None,

@@ -29,7 +29,7 @@ def find_graph_faults(
 ) -> list[str]:
     """Find the faults of a plan's tasks and of the graph of their dependencies.
 
-    Cycles and long chains are searched only if all ids are different.
+    Cycles and long chains are searched only if all ids are different, because the search identifies tasks by their ids.
 
     Args:
         plan: The plan.
@@ -150,7 +150,7 @@ def _find_equal_tasks(plan: Plan) -> list[str]:
 
 
 def _find_cycle_or_long_chain(plan: Plan, max_depth: int | None) -> list[str]:
-    """Sort the tasks topologically (Kahn). The tasks that remain are part of a cycle or depend on a cycle."""
+    """Sort the tasks topologically (Kahn). A task that cannot be sorted is part of a cycle or depends on a cycle."""
     planned = {task.id for task in plan.tasks}
     needs = {task.id: ({*task.depends_on, *task.optional_dependencies} & planned) - {task.id} for task in plan.tasks}
     dependants: dict[str, list[str]] = {task_id: [] for task_id in needs}

@@ -41,17 +41,17 @@ __all__ = [
     "synthesis_schema",
 ]
 
-_MAX_TASKS: Final = 50  # of one plan: the answer of a planner has no room for more
+_MAX_TASKS: Final = 50  # of one plan, because the answer of a planner has no room for more
 _MAX_SELECTED: Final = 8  # agents of one selection
 _MAX_DEPENDENCIES: Final = 20  # of one task
-_MAX_ENUM: Final = 250  # values of one enum: in a larger enum, OpenAI bounds the letters of all values together
+_MAX_ENUM: Final = 250  # values of one enum, because OpenAI bounds the total length of the values of a larger enum
 _MAX_LISTED_IDS: Final = 100  # task ids of one pattern
 _MAX_INPUT_SCHEMA_CHARS: Final = 1_500  # of an agent's input schema that becomes a part of a plan's schema
 _MAX_INPUT_SCHEMAS: Final = 20  # agents whose input schemas become a part of a plan's schema
 _MAX_INPUT_SCHEMAS_CHARS: Final = 6_000  # of all these schemas together, because the prompt contains them, too
 _MAX_INPUT_NAMES: Final = 100  # fields of an input without a schema
 _MAX_INPUT_NAME_CHARS: Final = 64
-_MAX_QUESTIONS: Final = 5  # of one plan: a person must answer all of them before the planner plans
+_MAX_QUESTIONS: Final = 5  # of one plan, because a person must answer all of them before the planner plans
 _MAX_CHOICES: Final = 20  # of one question
 _CHOICE_CHARS: Final = 200
 _SENTENCE_CHARS: Final = 500
@@ -219,8 +219,8 @@ _ROLES: Final[tuple[tuple[type[BaseModel], type[BaseModel], Callable[[Any], dict
 def _choices(agents: Sequence[AvailableAgent], definitions: _Schema) -> list[_Schema]:
     """Return the choices of an agent or a skill as properties, each with the input for that choice.
 
-    An agent with a small input schema is a separate choice, with that schema for the input. All other agents share a
-    choice.
+    An agent with a small input schema is a separate choice, with that schema for the input. All other agents are one
+    choice together, with the input of `_free_input`.
     """
     own: dict[str, _Schema] = {}
     budget = _MAX_INPUT_SCHEMAS_CHARS
@@ -241,7 +241,7 @@ def _choices(agents: Sequence[AvailableAgent], definitions: _Schema) -> list[_Sc
 
 
 def _names_by_kind(agents: Sequence[AvailableAgent]) -> dict[str, JsonValue]:
-    """Return the schemas of `agent` and `skill`. The schema is omitted if there are no agents, or no skills."""
+    """Return the schemas of the fields `agent` and `skill`. A field is omitted if there are no names for it."""
     found: dict[str, JsonValue] = {}
     for kind, names in (("agent", [agent.name for agent in agents]), ("skill", _skills(agents))):
         if names:
@@ -256,7 +256,10 @@ def _skills(agents: Iterable[AvailableAgent]) -> list[str]:
 
 
 def _embedded(agent: AvailableAgent, definitions: _Schema) -> _Schema:
-    """Return an agent's input schema for use inside another schema, and move its definitions to `definitions`."""
+    """Return an agent's input schema for use inside another schema. Move its definitions to `definitions`.
+
+    The name of the agent becomes the prefix of each definition, so definitions of two agents never have one name.
+    """
     prefix = f"{agent.name}__"
     own = agent.input_schema.get("$defs")
     for name, schema in own.items() if isinstance(own, dict) else ():
@@ -282,8 +285,8 @@ def _renamed(schema: JsonValue, prefix: str) -> JsonValue:
 def _free_input(given: PlannerInput) -> _Schema:
     """Return the schema of the input for an agent whose own input schema is not used.
 
-    The field names come from the request, its metadata and the agents' schemas. If a small model may invent names, it
-    can write names without an end.
+    The field names come from the request, its metadata and the agents' schemas. The model may not invent names, because
+    a small model could then write one name after another without an end.
     """
     declared = [agent.input_schema.get("properties") for agent in given.agents]
     known = [given.request, given.metadata, *declared]

@@ -34,8 +34,8 @@ __all__ = [
 class _SynthesizedStrategy(Frozen):
     """The base of strategies with a synthesizer.
 
-    A synthesizer of None is written as null. Other fields with None are omitted, but here an omitted field means the
-    default.
+    A synthesizer of None is written as null, although other fields with None are omitted, because an omitted
+    synthesizer means the default synthesizer.
     """
 
     @model_serializer(mode="wrap")
@@ -80,8 +80,8 @@ class Router(_SynthesizedStrategy):
     """A classifier selects agents for the request.
 
     If one agent is above the threshold, this agent answers. Several agents work in parallel or, with `escalate`, by the
-    plan of a planner. If no agent is above the threshold, `fallback` gets the request. Without a fallback, the caller
-    gets a question.
+    plan of a planner. If no agent is above the threshold, `fallback` gets the request. Without a fallback, the workflow
+    fails, and its answer asks the caller for a more precise request.
     """
 
     kind: Literal["router"] = Field(default="router", description="The kind of strategy.")
@@ -114,9 +114,10 @@ class Router(_SynthesizedStrategy):
 
 
 class Check(Frozen):
-    """Requirements on the output of a stage, or of a member of a fan-out. All are optional.
+    """Requirements on the output of a stage, or of a member of a fan-out. Each requirement is optional.
 
-    For an object, the text is the text of its values. The judge reviews only an output that meets the requirements.
+    If the output is an object, `mentions` and `min_length` apply to the text of its values. The judge reviews only an
+    output that meets the other requirements.
     """
 
     fields: tuple[str, ...] = Field(
@@ -137,7 +138,7 @@ class Check(Frozen):
 class Stage(Frozen):
     """One stage of a pipeline. The agent of the stage receives the request and the outputs of all earlier stages.
 
-    If the output fails the check, the next attempt receives the reason, while the stage has attempts left.
+    If the output fails the check and the stage has attempts left, the next attempt receives the reason.
     """
 
     agent: AgentName | None = Field(default=None, description="The agent of the stage.")

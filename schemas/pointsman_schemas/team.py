@@ -54,7 +54,8 @@ class Limits(Frozen):
     """The limits of a workflow. A limit of None is unlimited.
 
     `tasks`, `replans`, `calls`, `tokens` and `cost` bound the workflow and its child workflows together, regardless of
-    the limits of other teams. Each attempt reserves a share of the unused part when the attempt starts.
+    the limits of other teams. Each attempt reserves a share of the unused part when the attempt starts, so the used and
+    the reserved amounts together stay within a limit.
     """
 
     deadline: float = Field(
@@ -116,7 +117,7 @@ class DailyLimits(Frozen):
     """Limits on the usage of the workflows that end within one day (UTC). A limit of None is unlimited.
 
     When a limit is reached, a supervisor refuses requests. Running workflows continue, so their usage may exceed the
-    limit of the day. `Limits` bounds one workflow.
+    limit of the day. To bound one workflow, use `Limits`.
     """
 
     calls: Annotated[int, Field(strict=True, ge=0)] | None = Field(default=None, description="Model calls.")

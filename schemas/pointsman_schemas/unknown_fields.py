@@ -63,7 +63,8 @@ class UnknownField:
 def find_unknown_fields(model: type[BaseModel], data: Mapping[Any, Any]) -> list[UnknownField]:
     """Find the first `MAX_UNKNOWN_FIELDS` unknown fields in data for a model and for the models within the model.
 
-    The search for a similar name takes about a millisecond, so a body with many unknown names would block its reader.
+    The number is bounded, because the search for a similar name takes about a millisecond, and a body with many unknown
+    names would block its reader.
 
     Args:
         model: The model.
