@@ -3,9 +3,9 @@
 A body is large if the body does not fit into a message. A reader of the bus receives the body that was published. The
 name of an object contains its workflow and a digest of its content. So a workflow stores a body only once, and when a
 workflow is forgotten, the bodies of other workflows remain. The object has the form of NATS object stores (ADR-20),
-chunks and a description, so any client library can read the object. Client libraries store an object with rollup. The
-bucket refuses rollup, because a publisher could empty the bucket by rollup. A program that stores an object must
-publish the chunks and the description of the object without rollup.
+chunks and a description, so any client library can read the object. But client libraries cannot store an object here:
+they use rollup, and the bucket refuses rollup, because a publisher could empty the bucket by rollup. So a program that
+stores an object must publish the chunks and the description of the object without rollup.
 """
 
 from __future__ import annotations
@@ -82,7 +82,8 @@ class ObjectName(NamedTuple):
 class ClaimCheckStore:
     """The object store of a namespace. `bound` is the maximum size of an event in bytes.
 
-    `may_lag` returns True if `bus` reads from replicas. A replica may receive a message before the object.
+    `may_lag` returns True if `bus` reads from replicas. A replica may receive a message before the object of the
+    message, so a missing object is then read several times.
     """
 
     def __init__(
@@ -168,7 +169,7 @@ class ClaimCheckStore:
         """Return True if the whole object can be read.
 
         The description alone is not sufficient. After a purge, or after the broker lost a part of its store, chunks may
-        be missing. A read of the object takes as long as a write.
+        be missing. The check takes as long as a second write would take.
         """
         try:
             await self._load_body(claim)

@@ -107,7 +107,8 @@ class FileStore:
     async def read(self, file: File) -> AsyncGenerator[bytes, None]:
         """Read a file in pieces, and check its size and digest.
 
-        The check ends after the last piece. A caller that must not use a damaged file uses no piece before the end.
+        The check ends after the last piece. So a caller that must not use a damaged file must wait for the end before
+        the caller uses the pieces.
 
         Args:
             file: The file.

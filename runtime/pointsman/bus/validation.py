@@ -42,9 +42,9 @@ DUPLICATE_WINDOW_S = 120.0
 """Seconds for which a stream drops a message with a message id that the stream has received. 120 s is the broker's
 default, and longer than all retries of a publish take."""
 REQUEST_DUPLICATE_WINDOW_S = 0.1
-"""This window in seconds for requests: the shortest window that the broker accepts. Callers choose their message
-ids, so in a longer window a caller could suppress the request of another caller. Supervisors detect a repeated request
-by its workflow."""
+"""The duplicate window of the stream of requests, in seconds: the shortest window that the broker accepts. Callers
+choose their message ids, so in a longer window a caller could suppress the request of another caller. No longer window
+is needed, because supervisors detect a repeated request by its workflow."""
 EXPECTED_SEQUENCE_HEADER = "Nats-Expected-Last-Subject-Sequence"
 ROLLUP_HEADER = "Nats-Rollup"
 TTL_HEADER = "Nats-TTL"

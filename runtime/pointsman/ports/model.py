@@ -152,7 +152,11 @@ class Model(Protocol):
 
     @property
     def account(self) -> str:
-        """Return a name for the key and the server. The name does not reveal the key. Empty without a key."""
+        """Return a name for the key and the server, by which rate limits are shared. The name does not reveal the key.
+
+        Returns:
+            The name; empty without a key.
+        """
         ...
 
     async def complete(self, request: ModelRequest) -> ModelReply:

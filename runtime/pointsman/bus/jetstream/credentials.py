@@ -1,7 +1,7 @@
 """Read a NATS credentials file, and sign the server's nonce with the key in the file.
 
 A credentials file contains a user's JWT and the seed of the user's Ed25519 key. nats-py signs with the package `nkeys`,
-which has no wheel. This module signs with `cryptography`, which has a wheel.
+which has no wheel. So this module signs with `cryptography`, which has a wheel.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Forward deliveries between connections over core NATS. The last receiver settles the delivery.
 
-The message is forwarded unchanged. Any connection can settle the delivery by its reply subject, so the reply subject is
-appended to the subject of an inbox of the sender. If the receiver does not exist, the server reports this at once to
-the inbox. The sender then returns the delivery by the reply subject in the subject of the report.
+The message is forwarded unchanged, but with another reply subject: an inbox of the sender, followed by the reply
+subject of the delivery, by which any connection can settle the delivery. If the receiver does not exist, the server
+reports this at once to the inbox. The sender then returns the delivery by the reply subject in the subject of the
+report.
 """
 
 from __future__ import annotations

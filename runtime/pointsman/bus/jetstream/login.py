@@ -109,7 +109,7 @@ class Login:
 def user_name(settings: Settings) -> str:
     """Return the name of the user in the subjects of requests and controls.
 
-    The broker's permissions of a user include only the subjects with the name of this user.
+    Permissions limit a user to the subjects with the user's name at the broker, so this name is the first choice.
 
     Args:
         settings: The settings.

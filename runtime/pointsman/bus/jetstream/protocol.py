@@ -50,7 +50,8 @@ __all__ = [
 
 _Result = TypeVar("_Result")
 PendingCall: TypeAlias = Callable[[], Coroutine[Any, Any, _Result]]
-"""A call that waits for a running operation. Python would log a warning for a coroutine that is not awaited."""
+"""A call that waits for a running operation. The type is a function, because Python would log a warning for a coroutine
+that is never awaited."""
 
 _SCHEDULER_LINE = f"\r\n{SCHEDULER_HEADER}:".encode()
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -205,7 +206,7 @@ class DeliveryInfo:
         delivered, sequence, delivery, at, left = tokens[4:9] if len(tokens) == 9 else tokens[6:11]
         self.delivered, self.sequence, self.delivery = int(delivered), int(sequence), int(delivery)
         self.left = int(left)  # messages that wait behind this delivery
-        self.at = _EPOCH + timedelta(microseconds=int(at) // 1000)  # the same digits as in `parse_time`
+        self.at = _EPOCH + timedelta(microseconds=int(at) // 1000)  # the same precision as in `parse_time`
 
 
 def to_stored_message(message: WireMessage, meta: DeliveryInfo) -> StoredMessage:

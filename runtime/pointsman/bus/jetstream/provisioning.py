@@ -86,7 +86,7 @@ class StreamProvisioner:
             try:
                 with self._connection.optional_requests(subject):
                     await self._connection.ask(subject)
-            except PermissionDeniedError:  # if the stream is missing, the first request of this process fails
+            except PermissionDeniedError:  # no check: if the stream is missing, a later request fails
                 return
             except NoRespondersError:
                 if self._clock.monotonic() - began > _MISSING_TIMEOUT_S:
@@ -146,7 +146,7 @@ class StreamProvisioner:
         return None
 
     def on_no_responders(self, subject: str) -> None:
-        """Restore the streams if `subject` belongs to a stream. A request on `subject` had no subscriber."""
+        """Restore the streams if `subject` belongs to a stream, because a request on `subject` had no subscriber."""
         if subject.startswith(tuple(self._unconsumed.values())):
             self.start_restore()
 

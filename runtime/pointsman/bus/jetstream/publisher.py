@@ -88,7 +88,7 @@ class StreamPublisher:
         if self.hops and is_sampled(wire):
             traced = {**wire, TRACE_DESTINATION_HEADER: self.hops}
             size = header_size(traced)
-            # A publish must not fail because of the trace header.
+            # Leave out the trace header if the message would be too large with this header.
             if size <= MAX_HEADER_BYTES and size + len(body) <= self._bus.max_payload:
                 wire = traced
         began = self._clock.monotonic()

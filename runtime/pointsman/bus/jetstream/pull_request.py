@@ -19,7 +19,8 @@ PRIORITY_GROUP = "ranked"
 
 _REQUEST_EXPIRY_S = 30.0  # seconds for which one pull request stays open at the broker
 # Seconds between heartbeats of an idle pull; after two missing heartbeats the pull is lost. When the leader node of a
-# consumer fails, the broker sends nothing to open pulls. With 2 s, messages wait for 4 to 6 s; with 5 s, for 11 s.
+# consumer fails, the broker sends nothing to open pulls, so only missing heartbeats reveal the failure. With 2 s,
+# messages then wait for 4 to 6 s; with 5 s, for 11 s.
 _IDLE_HEARTBEAT_S = 2.0
 
 
@@ -58,8 +59,8 @@ class PullRequest:
     async def refill(self, room: int, rank: int | None = None) -> None:
         """Request messages for the free part of `room`, if at least half of `room` is free.
 
-        A smaller request would deliver few messages. A ranked consumer accepts only requests with a `rank`, and another
-        consumer only requests without a `rank`.
+        With less room, requests would be frequent, and each request would deliver few messages. A ranked consumer
+        accepts only requests with a `rank`, and a consumer without ranks only requests without a `rank`.
         """
         outstanding = self.outstanding + len(self.buffer)
         if self.lost or 2 * outstanding > room or room == 0:

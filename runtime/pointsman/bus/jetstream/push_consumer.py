@@ -1,9 +1,9 @@
 """Receive the messages of one filter from an ephemeral consumer, which delivers to an inbox of this connection.
 
 A permission can limit a user to such consumers for certain filters, because the subject of the creation request ends
-with the filter. The user then only needs the permission to acknowledge the flow control. If a consumer has several
-filters, the filters are in the body of the request. A pull consumer needs the permission to pull, which would also
-include the consumers of other users.
+with the filter. Apart from this request, the user only needs the permission to acknowledge the flow control. Other
+consumers could not be limited: several filters would be in the body of the request, and the permission to pull from a
+pull consumer would also include the consumers of other users.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class PushConsumer:
         self._watchdog = self._loop.call_later(_IDLE_HEARTBEAT_S, self._check_heartbeat)
 
     async def subscribe(self) -> None:
-        """Subscribe to the inbox. Call this method before `create`, because the broker then delivers at once."""
+        """Subscribe to the inbox. Call this method before `create`, because a new consumer delivers at once."""
         self._subscription = await self._bus.subscribe(self._inbox, self._on_message)
         self._bus.listeners.add(self._on_disconnected)
         self._bus.refusal_listeners.add(self._on_refusal)
@@ -152,7 +152,7 @@ class PushConsumer:
         return to_stored_message(message, DeliveryInfo(message.reply))
 
     async def close(self) -> None:
-        """Release the inbox. The broker deletes the consumer soon afterwards. A name of a fixed set is free at once."""
+        """Release the inbox, after which the broker soon deletes the consumer. Delete a name of a fixed set at once."""
         self._watchdog.cancel()
         self._bus.listeners.discard(self._on_disconnected)
         self._bus.refusal_listeners.discard(self._on_refusal)

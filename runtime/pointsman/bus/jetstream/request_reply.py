@@ -158,7 +158,7 @@ class RequestClient:
             raise BusUnavailableError(f"no request on {subject}: this connection was closed; open a new connection")
         if self.up.is_set() and not self.connected:
             self.up.clear()
-            self._changed.clear()  # the connection may be lost before its callback has run
+            self._changed.clear()  # the connection is lost, but `disconnected` has not been called yet
         try:
             async with asyncio.timeout(self._timeout):
                 while not self.up.is_set():
@@ -216,7 +216,7 @@ class ReplyInbox:
     def __init__(self, inbox: str, timeout: float) -> None:
         self._prefix = f"{inbox}."
         self._timeout = timeout
-        # The answer, its deadline, and the subject of the request, by reply subject, oldest first.
+        # By reply subject, oldest first: the answer, its deadline, and the subject of the request.
         self._pending: dict[str, tuple[asyncio.Future[WireMessage], float, str]] = {}
         self._count = 0
         self._timer: asyncio.TimerHandle | None = None

@@ -23,7 +23,7 @@ _log = structlog.get_logger(__name__)
 class Subscriptions:
     """Subscriptions over `bus` and its `client`. `whole` fetches a body that is stored separately.
 
-    `timeout` is in seconds.
+    `timeout` limits the wait until the broker has a subscription, in seconds.
     """
 
     def __init__(

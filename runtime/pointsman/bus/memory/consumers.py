@@ -42,7 +42,7 @@ class MemoryConsumer:
         broker = self._bus.broker
         self._durable.pulling.append(self)
         try:
-            await asyncio.sleep(0)  # a caller that never waits would take the messages of the other callers
+            await asyncio.sleep(0)  # otherwise a caller that never waits would take the messages of all other callers
             return await self._take(broker, room)
         finally:
             self._durable.pulling.remove(self)
@@ -96,7 +96,7 @@ class MemoryDelivery:
         if self._era != self._durable.era:
             return
         self._durable.settle(self.message.sequence)
-        if self._durable.ready:  # the limit of messages in flight may have delayed this message
+        if self._durable.ready:  # a ready message may have waited for the limit of messages in flight
             self._broker.wake(self._durable)
 
     async def nak(self, delay: float = 0.0) -> None:

@@ -58,8 +58,8 @@ IMPORTED_HEADER = "Pointsman-Imported"
 """The header of imported messages. Its value is the namespace from which they were exported."""
 _MAX_CONCURRENT = 50  # requests to the broker at a time: enough to hide the round trip
 _RECHECK_INTERVAL_S = 5.0
-"""Interval of checks for a missed message, in seconds. A waiting call uses a plain subscription, which needs no
-consumer at the broker. The subscription misses a message that is published while the connection is down."""
+"""Seconds after which a waiting call reads the stream again. The call uses a plain subscription, which needs no
+consumer at the broker, but misses a message that is published while the connection is down."""
 
 
 def read_commit(stored: StoredMessage) -> Commit:
@@ -226,7 +226,7 @@ async def follow_workflow(
     wanted: dict[StreamKind, str] = {"log": log, "results": subjects.workflow_events(workflow, team)}
     seen: dict[StreamKind, int] = dict.fromkeys(wanted, 0)
     present: list[StoredMessage] = []
-    for stream, subject in wanted.items():  # the log first, because the reports of tasks are stored before its end
+    for stream, subject in wanted.items():  # the log first: if it has the end, all reports are already stored
         found = [stored async for stored in bus.read(stream, subject)]
         seen[stream] = found[-1].sequence if found else 0
         present += found
@@ -252,7 +252,7 @@ async def follow_workflow(
             if isinstance(new := await arrived.get(), Exception):
                 raise new
             stream, stored = new
-            if stored.sequence <= seen[stream]:  # this message was read before the commit that ended the workflow
+            if stored.sequence <= seen[stream]:  # a report that was yielded before the commit that ends the workflow
                 continue
             if stream == "log" and _ends_workflow(stored):
                 async for report in bus.read("results", wanted["results"], after=seen["results"]):

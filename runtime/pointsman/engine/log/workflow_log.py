@@ -30,7 +30,7 @@ from pointsman_schemas.subjects import Subjects
 __all__ = ["CorruptLogError", "LogHead", "TruncatedLogError", "WorkflowLog"]
 
 SNAPSHOT_EVERY = 64
-"""Number of commits between two snapshots. Loading reads at most so many commits, in some tens of milliseconds."""
+"""Number of commits between two snapshots. A load reads at most this many commits, in some tens of milliseconds."""
 _TASKS_PER_DOUBLING = 128
 """If a workflow has this number of tasks, the number of commits between two snapshots is doubled. For twice as many
 tasks, the number is doubled again, because a snapshot has all tasks, and is as large as the commits that added them."""
@@ -174,13 +174,14 @@ class WorkflowLog:
         try:
             storing = self._bus.publish(subject, dump(commit), headers, expect=head.sequence)
             try:
-                await asyncio.sleep(0)  # the publish is sent at the end of this turn of the loop
+                await asyncio.sleep(0)  # let the loop send the publish before `meanwhile` takes CPU time
                 meanwhile(committed)
                 sequence = await storing
             finally:
                 storing.close()
         except OversizeEventError:
-            # Without this snapshot, the log loads more slowly. Only `replay` reads the decision context.
+            # Leave out the snapshot, without which the log only loads more slowly. If the commit is still too large,
+            # also leave out the decision context, which only `replay` reads.
             for leaner in (plain, plain.model_copy(update={"decision_context": None})):
                 with suppress(OversizeEventError):
                     sequence = await self._bus.publish(subject, dump(leaner), headers, expect=head.sequence)

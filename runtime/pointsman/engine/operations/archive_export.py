@@ -75,7 +75,8 @@ def _children_of(archive: Archive) -> Sequence[str]:
 
 
 def _record(stream: StreamKind, stored: StoredMessage) -> Record:
-    # The headers for the broker belong to the publish that stored the message. An import makes a new publish.
+    # Leave out the headers for the broker. These headers belong to the publish that stored the message, but an import
+    # makes a new publish.
     headers = {name: printable(value) for name, value in stored.headers.items() if not name.lower().startswith("nats-")}
     try:
         body, encoding = stored.body.decode(), "utf-8"

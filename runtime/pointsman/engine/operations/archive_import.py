@@ -153,7 +153,7 @@ async def _store(bus: Bus, subjects: Subjects, message: _Message, end: int) -> i
                 raise
         except ConflictError:
             last = await bus.last(message.stream, message.subject)
-            if attempt and last is not None and message.is_stored_as(last):  # a publish without an answer stored it
+            if attempt and last is not None and message.is_stored_as(last):  # an unanswered attempt stored it
                 return last.sequence
             raise WorkflowExistsError(_exists_message(message.workflow, subjects)) from None
     raise AssertionError("unreachable")

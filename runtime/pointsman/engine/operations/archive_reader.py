@@ -1,6 +1,6 @@
 """Read an archive, and check that the archive contains complete logs, and only messages of its workflows.
 
-A file may come from any source. All checks are made before a command acts on the archive. So an import stores the whole
+A file may come from any source, so all checks are made before a command acts on the archive. An import stores the whole
 archive or no message, and no message of a file reaches a supervisor or an agent.
 """
 

@@ -119,7 +119,7 @@ async def tell_workflow(
     team = newest.subject.split(".")[2]
     commit = read_commit(newest)
     if isinstance(commit.entries[-1], WorkflowEnded):
-        # The message counts if it was recorded before the end.
+        # Read the log before the publish, because the message may have been recorded before the end.
         present = bus.read("log", newest.subject)
         found = await sender.wait(team, present, commit.round)
         if found is not None:

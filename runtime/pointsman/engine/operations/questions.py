@@ -144,7 +144,7 @@ async def _check_input(bus: Bus, asked: QuestionAsked, given: JsonValue) -> None
         case _:
             assert_never(asked.about)
     problems = [answer_problem(schema, given, is_input=True) for schema in schemas]
-    if problems and all(problems):  # instances of two versions may be live
+    if problems and all(problems):  # one fitting schema suffices, because two versions may be live
         raise ContractError(
             f"the input does not fit {what}: {problems[0]}; {asked.question} is still open; send an input that fits"
         )

@@ -40,7 +40,7 @@ async def list_queued_requests(
 ) -> Sequence[QueuedRequest]:
     """Return the newest `limit` queued requests of `team`, or of each team, by team and age.
 
-    As for a cancellation, only the last messages of the stream are read.
+    Only the last messages of the stream are read; see `recent_requests`.
     """
     teams = [team] if team else await _requested_teams(bus, subjects)
     return [each for name in teams for each in await _queued_for_team(bus, subjects, name, limit)]

@@ -38,7 +38,7 @@ class DurableConsumer(NamedTuple):
 
 
 def consumer_name(agent: str) -> str:
-    """Return the durable consumer that all workers of an agent share. An autoscaler reads its queue depth."""
+    """Return the name of the consumer that all workers of an agent share. Autoscalers read its depth by this name."""
     return f"agent-{token(agent, 'agent')}"
 
 

@@ -21,8 +21,8 @@ from pointsman_schemas.subjects import Subjects
 __all__ = ["dead_letter", "dead_letter_id_of", "store_dead_letter", "stream_of"]
 
 _KEPT_FRACTION = 4
-"""A truncated letter has the body up to this part of the maximum size of a message. A quarter leaves room for the other
-fields."""
+"""The body of a truncated letter has at most the maximum size of an event divided by this number. The rest is room for
+the other fields."""
 
 
 async def dead_letter(
@@ -47,7 +47,7 @@ async def dead_letter(
         BusUnavailableError: The letter may be missing, so the caller must not acknowledge the original.
     """
     name = dead_letter_id_of(bus, subjects, stored, workflow)
-    if subjects.kind_of(stored.subject) == "request":  # several requests may have the same id
+    if subjects.kind_of(stored.subject) == "request":  # several requests may have one id, so use the body
         name = dead_letter_id(workflow or "none", cause.message, sha256(stored.body).hexdigest())
     letter = DeadLetter(
         id=name,
@@ -76,7 +76,7 @@ async def dead_letter(
 
 
 def stream_of(subjects: Subjects, subject: str) -> StreamKind:
-    """Return the kind of the stream that stores `subject`. An event arrived on `subject`."""
+    """Return the kind of the stream that stores `subject`, on which an event arrived."""
     return stream_kind_of(subjects, subject) or "work"
 
 

@@ -173,7 +173,7 @@ def _check_instances(modules: Sequence[ModuleType], interceptors: Sequence[Inter
 
 
 def _has_name(spec: str) -> bool:
-    # A drive letter also has a colon: C:\agents.py
+    # The colon after a drive letter, as in C:\agents.py, does not begin the name of an object.
     return spec.rfind(":") > (1 if spec[1:3] in (":\\", ":/") else -1)
 
 
@@ -222,7 +222,7 @@ def _from_module(name: str, spec: str) -> ModuleType:
 
 
 def _describe(error: Exception | SystemExit) -> str:
-    """Describe an error of an import. A module that ends the process at its import would end it without a message."""
+    """Describe an error of an import. Without a message for `SystemExit`, the process would end without a reason."""
     if isinstance(error, SystemExit):
         return f'it ends the process with sys.exit({error.code!r}); call sys.exit only under if __name__ == "__main__"'
     return describe_error(error)

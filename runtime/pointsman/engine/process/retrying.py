@@ -84,7 +84,8 @@ async def publish_once(
         try:
             await bus.publish(subject, body, headers, expect=0)
         except ConflictError:
-            # A replicated stream gives the same answer while an earlier publish is pending, so read the subject first.
+            # A replicated stream also refuses the publish while an earlier publish is pending, which may still fail. So
+            # read the subject.
             if (there := await bus.last("results", subject)) is None:
                 raise BusUnavailableError(
                     f"{subject} was refused and is still empty; the publish is repeated"
@@ -103,7 +104,7 @@ async def publish_with_retry(
     *,
     expect: int | None = None,
 ) -> None:
-    """Store one message. Try again without an answer of the broker; `expect` or a message id prevents a second copy.
+    """Store one message. If the broker does not answer, try again; `expect` or a message id prevents a second copy.
 
     The broker drops a message if another publisher of the stream used its id shortly before. The message id is random,
     because with an id that other publishers can guess, they could suppress the message.

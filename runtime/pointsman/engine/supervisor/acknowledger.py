@@ -26,8 +26,8 @@ from pointsman_schemas.subjects import Subjects
 __all__ = ["Acknowledger"]
 
 _MAX_DELIVERIES = 5
-"""Maximum number of deliveries of a parent's control to a child that has not started. A child reads the control at its
-start."""
+"""Maximum number of deliveries of a parent's control to a child that has not started. Afterwards the control is
+acknowledged, because the child also reads the control at its start."""
 _RETRY_PAUSE_S = 5.0
 """Delay before the redelivery of an input whose dead letter could not be stored, to avoid a hot loop."""
 
@@ -137,7 +137,8 @@ class Acknowledger:
     async def close_corrupt(self, workflow: str, inbound: Sequence[InboundInput], error: CorruptLogError) -> None:
         """Close a workflow whose log cannot be folded: publish a failed outcome and dead-letter its inputs.
 
-        While retention deletes a log, the workflow still has its outcome, because retention deletes the outcome last.
+        A log may also be incomplete because retention is deleting the log. Then the workflow still has its outcome,
+        because retention deletes the outcome last, and no failed outcome is published.
 
         Args:
             workflow: The workflow's id.

@@ -135,7 +135,7 @@ class CircuitBreaker:
         elif blamed and self._failures:
             failing = self._failing.setdefault(agent, set())
             failing.add(task)
-            if len(failing) == self._failures:  # further failures may arrive before the circuit is open
+            if len(failing) == self._failures:  # not `>=`: more failures may arrive before the circuit is open
                 self._changes.put_nowait(lambda known: self._open(known, agent))
 
     def _open(self, known: Circuits, agent: str) -> Circuits:
@@ -179,7 +179,7 @@ class CircuitBreaker:
             await retry_while_unavailable(lambda: self._update(change), self._clock)  # noqa: B023  # it is awaited here
 
     async def _refresh_gauges(self) -> None:
-        """Update the gauge. The shared message does not change when a circuit becomes half-open or an agent stops."""
+        """Update the gauge, because the shared message is the same when a circuit is half-open or its agent stops."""
         while True:
             with suppress(PeerError):  # without an answer, the gauge keeps its old values
                 alive = {card.name for card in await self._bus.registry.cards()}

@@ -135,8 +135,8 @@ class Committer:
                 if head.state is not None and head.state.ended:
                     refuse_late(draft, inbound, uncertain=raced)
                     return CommitResult(head, had_conflict=raced)  # only a resume may follow the end
-                # Only a commit proves that the head is the newest. If the known state ignores a timer, another
-                # supervisor may have armed the timer after this state.
+                # Only a commit proves that the head is the newest, so without a commit the log is read again. For
+                # example, if the known state ignores a timer, another supervisor may have armed the timer since then.
                 newer = await self._logs.load(workflow, head)
                 if newer.sequence == head.sequence:
                     return CommitResult(head, had_conflict=raced)
@@ -169,7 +169,7 @@ class Committer:
                 if isinstance(error, ConflictError) or after.state != copy_with(state, commits=state.commits + 1):
                     head = after
                     continue
-                # The newest commit of the log is this commit.
+                # The unanswered commit was stored: the newest commit of the log is this commit.
             except OversizeEventError as error:
                 if len(inbound) == 1:
                     refuse_oversized(inbound[0], error)

@@ -127,7 +127,7 @@ class DailyUsage:
         return ""
 
     def _warn(self, reached: str) -> None:
-        """Log a reached limit once a day. The sums do not change while all requests are refused."""
+        """Log a reached limit once a day. Further refusals have the same text, because the sums stay the same."""
         if reached not in self._warned:
             self._warned.add(reached)
             hint = "requests are refused until midnight (UTC); raise `daily` or `daily_per_caller` of the team"
@@ -171,7 +171,7 @@ class DailyUsage:
             self._day.callers[key] = self._day.callers.get(key, Usage()) + used
 
     async def _usage_before(self, stored: StoredMessage) -> Usage:
-        """Return the usage of earlier rounds. The outcome of a round has the usage of this and all earlier rounds."""
+        """Return the usage of the earlier rounds, which the outcome of each later round includes."""
         earlier = Usage()
         async with aclosing(as_async_generator(self._bus.read("log", stored.subject))) as messages:
             async for each in messages:

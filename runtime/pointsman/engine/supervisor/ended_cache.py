@@ -17,8 +17,8 @@ _MAX_AGE = timedelta(hours=1)
 class EndedWorkflows:
     """Recently ended workflows. A late timer of such a workflow needs no read of the log.
 
-    An entry is removed after `retention / 2` at the latest. After the log is removed, the same request may begin the
-    workflow again, and the inputs of the new workflow must be processed.
+    An entry is removed after `retention / 2` at the latest, so before the log is removed. After the log is removed, the
+    same request may begin the workflow again, and the inputs of the new workflow must be processed.
 
     Args:
         clock: The clock.

@@ -1,8 +1,9 @@
 """Retention of the object store: delete large bodies and files to which no message refers any more.
 
-Each message with a large body stores the body again if the stored body is old. A file is stored only once, so the file
-stays as long as the log of its workflow, or as long as the record of its schedule. The file may be older than the log,
-because the request may wait for a supervisor. A schedule may exist for years.
+Each message with a large body stores the body again if the stored body is old, so no message needs a body that is much
+older than the message. A file is stored only once, so the file stays as long as the log of its workflow, or as long as
+the record of its schedule. The file may be much older than the log, because the request may wait for a supervisor, and
+a schedule may exist for years.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from pointsman_schemas.subjects import Subjects
 __all__ = ["remove_objects"]
 
 _LONGEST_UPLOAD = timedelta(hours=1)
-"""Maximum time from the first chunk of an object to its description. The chunks of a needed object may be stored before
-objects that have expired."""
+"""Maximum time from the first chunk of an object to its description. So in this time before the description of a needed
+object, its chunks may be stored before objects that have expired."""
 
 
 async def remove_objects(bus: Bus, subjects: Subjects, until: datetime) -> None:

@@ -23,7 +23,7 @@ __all__ = ["Ownership", "owner"]
 _BUSY_CPU_SHARE = 0.8
 """CPU share (of one core) above which the leader starts sharing workflows."""
 _IDLE_CPU_SHARE = 0.5
-"""CPU share (of one core) below which the leader stops sharing. The leader would need this share without sharing."""
+"""CPU share (of one core) below which the leader stops sharing. It is the share that the leader would need alone."""
 _MAX_PRIORITY = 9
 """The highest rank of a consumer."""
 
@@ -96,8 +96,8 @@ class Ownership:
         """Forward a delivery to the owner of `workflow`, if another supervisor is the owner.
 
         A redelivery is not forwarded, because its first receiver may have crashed on this input. While workflows are
-        not shared, a request is not forwarded to the leader, because the leader has no free slot. Otherwise the leader
-        would have received the request.
+        not shared, a request is not forwarded to the leader. The leader has no free slot, because with a free slot the
+        leader would have received the request from the broker.
 
         Args:
             workflow: The workflow's id.

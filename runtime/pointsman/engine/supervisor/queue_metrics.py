@@ -20,7 +20,8 @@ from pointsman_schemas.subjects import Subjects
 __all__ = ["publish_queue_gauges"]
 
 _INTERVAL_S = 10.0
-"""Time between two measurements. A measurement takes one request for each agent. Collectors read every 15 to 60 s."""
+"""Time between two measurements. A shorter time would cost more, because a measurement takes one request for each
+agent, and would show no more, because collectors read every 15 to 60 s."""
 
 
 async def publish_queue_gauges(bus: Bus, subjects: Subjects, clock: Clock, team: str) -> None:

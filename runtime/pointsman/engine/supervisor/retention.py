@@ -39,14 +39,14 @@ from pointsman_schemas.threads import Thread
 __all__ = ["RetentionJob", "oldest_message", "retention_of"]
 
 _WORK_RETENTION = timedelta(days=7)
-"""Retention of processed requests, controls, results and work. During this time, which is longer than a long weekend,
-second copies are refused."""
+"""Retention of processed requests, controls, results and work. While a message is stored, a second copy of the message
+is refused, so this time is longer than a long weekend."""
 _BODY_RETENTION = timedelta(days=3)
-"""Maximum age of a body when a message refers to the body. A body is stored again after a day, its message may be
-scheduled a day later, and one day is a margin."""
+"""Maximum difference between the age of a body and the age of a message that refers to the body. A message may refer to
+a body that is up to a day old, a schedule may publish the message a day later, and one day is a margin."""
 _INTERVAL_S = 3600.0
 _BATCH_SIZE = 500
-"""Number of messages that one request deletes. During the request, the stream stores no message."""
+"""Number of messages that one request deletes. The number is small, because the stream stores no message meanwhile."""
 
 _WORKING_STREAMS: Sequence[StreamKind] = ("requests", "controls", "results", "work", "handoffs")
 _DISTANT_PAST, _NEVER = (moment.replace(tzinfo=UTC) for moment in (datetime.min, datetime.max))
@@ -131,7 +131,8 @@ class RetentionJob:
             BusUnavailableError: the broker did not answer. The next run deletes the remaining messages.
             PeerError: the broker does not allow this process to delete messages.
         """
-        # Messages that arrive after this time have not expired, even if the consumer's queue was empty.
+        # Read the time first: a message that arrives after this time has not expired, even if the queue of its consumer
+        # was empty before.
         self._began, self._ends, self._teams = self._clock.now(), {}, {}
         ns, subjects = self._subjects.namespace, self._subjects
         asked = await self._bus.subjects("requests", subjects.requests)
@@ -216,7 +217,7 @@ class RetentionJob:
                 pass
         workflow = self._subjects.workflow_of(subject)
         if workflow.startswith("sc_") and self._subjects.kind_of(subject) == "schedule":
-            return _NEVER  # a timer of a schedule, which fires within a day
+            return _NEVER  # the timer of a schedule stays, because the timer fires within a day
         if not workflow:  # another program published the message
             return _DISTANT_PAST
         since = await self._cached_end(workflow)

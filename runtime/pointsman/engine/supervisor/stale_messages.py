@@ -78,7 +78,8 @@ def is_outcome_of(there: StoredMessage, state: State, headers: Mapping[str, str]
     """
     if not is_outcome(there) or round_of_outcome(there) != state.round:
         return is_outcome(there) and round_of_outcome(there) > state.round  # the workflow was resumed after `state`
-    # The broker's clock may have been set back, and a supervisor that cannot read a log ends the workflow at its time.
+    # One of two tests suffices. The time of the decision differs if a supervisor that could not read the log ended the
+    # workflow. The time of storage may be too early, because the broker's clock may have been set back.
     same = there.headers.get(_DECIDED_AT_HEADER) == headers[_DECIDED_AT_HEADER]
     return same or there.at - state.started_at >= -CLOCK_SKEW
 

@@ -67,7 +67,7 @@ class StartupBacklog:
         if depth.settled_through >= newest or depth.pending + depth.in_flight == 0:
             self._newest = 0
             return
-        away = asked - self._last_answered > self._ack_wait  # an unavailable broker delivers no message
+        away = asked - self._last_answered > self._ack_wait  # an unavailable broker redelivers nothing
         if (
             away
             or depth.pending

@@ -29,8 +29,8 @@ from pointsman_schemas.subjects import Subjects
 __all__ = ["LogWatch", "find_lost_log", "find_lost_work", "running_workflows", "stream_bounds"]
 
 _WITNESS_SHARE = 6 / 7
-"""Maximum age of a commit that proves its result, as a share of the retention of results. The rest is a margin for
-late checks."""
+"""Maximum age of a commit that proves its result, as a share of the retention of results. The result of an older commit
+may be missing because of retention. The rest of the retention is a margin for late checks."""
 _DAY_S = 86_400.0
 _LEADER_CHANGE_PAUSE_S = 2.0
 """Delay before a second check of a missing message, because a former leader of a stream may still answer."""

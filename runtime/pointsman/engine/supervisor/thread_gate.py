@@ -204,7 +204,8 @@ class ThreadGate:
     async def _end_of(self, turn: Turn) -> tuple[str, str, str] | None:
         """Return workflow, outcome and answer of an ended turn that the record lacks; None if the turn still runs."""
         team = self._team.name
-        # The queue is read before the log, because a request is settled after the first commit of its workflow.
+        # The queue is read before the log. A request is settled after the first commit of its workflow, so if the
+        # request is settled and the log has no commit, no workflow will begin.
         depth = await self._bus.depth(request_consumer(self._subjects, team).name, "requests")
         stored = await self._bus.last("log", self._subjects.outcome(team, turn.workflow_id))
         if stored is not None and is_outcome(stored):

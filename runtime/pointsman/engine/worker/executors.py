@@ -1,7 +1,8 @@
 """Executors of agent code, on the worker's loop or on a separate loop in a separate thread.
 
-On a separate loop, a handler that blocks delays the other handlers. The connection to the broker and the extension of
-ack deadlines continue. A handler that swallows cancellation cannot prevent the exit of the process.
+On a separate loop, a handler that blocks delays only the other handlers. The connection to the broker and the extension
+of ack deadlines continue. The thread is a daemon, so a handler that swallows cancellation cannot prevent the exit of
+the process.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class Executor(Protocol):
 
 
 async def run_on_loop(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> T:
-    """Run `work` on `loop` and return its result. All code that uses the bus must run on the loop of the bus."""
+    """Run `work` on `loop`, because code that uses the bus must run on the loop of the bus. Return the result."""
     if asyncio.get_running_loop() is loop:
         return await work
     return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, loop))
@@ -58,7 +59,7 @@ class InlineExecutor:
     """Runs coroutines on the caller's loop."""
 
     def __init__(self) -> None:
-        self._tasks: set[asyncio.Task[Any]] = set()  # the loop has only weak references
+        self._tasks: set[asyncio.Task[Any]] = set()  # keeps the tasks alive; the loop does not
 
     def start(self, work: Coroutine[Any, Any, T]) -> Execution[T]:
         task = asyncio.get_running_loop().create_task(work)
@@ -79,7 +80,7 @@ class InlineExecutor:
 
 
 class ThreadExecutor:
-    """Runs coroutines on a loop in a daemon thread while the context is open. The class of the loop is the caller's."""
+    """Runs coroutines on a loop of the caller's loop class, in a daemon thread, while the context is open."""
 
     def __init__(self, block_threshold: float = 0.0) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()

@@ -57,7 +57,7 @@ class _Attribution:
 
 _current: contextvars.ContextVar[_Attribution | None] = contextvars.ContextVar("pointsman_attribution", default=None)
 _attributions: WeakKeyDictionary[asyncio.Task[Any], _Attribution] = WeakKeyDictionary()
-"""Attempts by task. Before Python 3.12, the thread of the watchdog cannot read the context of a task."""
+"""Attempts by task, because before Python 3.12 the thread of the watchdog cannot read the context of a task."""
 
 
 def attribute_current_task(agent: str, handoff: Handoff) -> None:

@@ -106,7 +106,7 @@ class BusProgressPublisher:
             _log.warning("reports_dropped", count=self._dropped, hint="the result of the attempt is not affected")
 
     def _broadcast_later(self, delta: Delta) -> None:
-        """Add the text to the next broadcast. Models send a few letters at a time; readers need only words."""
+        """Add the text to the next broadcast, because models send a few letters at a time, but readers need words."""
         if self._pending_text and self._pending_text[-1].call != delta.call:
             self._broadcast()
         if not self._pending_text:

@@ -28,7 +28,7 @@ class QueueSharing:
             now: The time by a monotonic clock, in seconds.
 
         Returns:
-            The teams that share the queue, if the handoff waited and a team is new; otherwise empty.
+            The teams that share the queue, if the handoff waited and a team was not returned before; otherwise empty.
         """
         self._last_at[team] = now
         self._last_at.move_to_end(team)

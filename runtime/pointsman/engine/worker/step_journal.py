@@ -74,7 +74,7 @@ class BusStepJournal:
         there = await publish_once(self._bus, self._clock, subject, body, self._headers(step))
         if there is None or there.body == body:
             return step
-        self._is_first_attempt = False  # another worker runs the same attempt
+        self._is_first_attempt = False  # another worker also runs the attempt, so `load` must read
         return _parse_step(there)
 
     def _headers(self, step: Step) -> Mapping[str, str]:

@@ -16,7 +16,7 @@ __all__ = ["TimeoutScheduler"]
 
 T = TypeVar("T")
 
-_ROUNDING_S = 1e-6  # seconds; an item expires so early, because a rounding error is too short for a sleep
+_ROUNDING_S = 1e-6  # seconds by which an item may expire early, because a rounding error is too short for a sleep
 
 
 class TimeoutScheduler(Generic[T]):
