@@ -24,7 +24,7 @@ from pointsman_schemas.subjects import Subjects
 
 __all__ = ["BatchFeed", "BatchParts", "FeedLostError"]
 
-_RESERVED_ROWS = 100  # most rows that a feeder may send before the record is written again
+_RESERVED_ROWS = 100  # rows by which `sent` in the record is raised at a time, so not every row needs a write
 _LIMIT_PAUSE_S = 0.25  # seconds between attempts to send a row while a limit of the caller is reached
 _CANCELS = 16  # cancellations that are sent at the same time
 _CANCEL_PAUSE_S = 0.5  # seconds until rows whose requests were not found are cancelled again
@@ -109,6 +109,7 @@ class BatchFeed:
             if self._stopping.is_set():
                 feeding.cancel()
                 await asyncio.gather(feeding, return_exceptions=True)
+                # a paused batch has no feeder; a cancelled batch keeps its feeder until its workflows have ended
                 await self._write(lambda record: {"feeder": record.feeder if record.cancelled else ""})
                 if not self._stored.record.cancelled:
                     return
@@ -124,7 +125,7 @@ class BatchFeed:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     def stop(self) -> None:
-        """Send no more rows: the batch was paused or cancelled."""
+        """Send no more rows, because the batch was paused or cancelled."""
         self._stopping.set()
 
     async def release(self) -> None:
@@ -141,7 +142,7 @@ class BatchFeed:
             team: The team.
             input: The request.
             request_id: The id of the request.
-            deadline: The time for the workflow, in seconds.
+            deadline: Seconds from the admission of the request to the deadline of the workflow.
             budget: Limits of the workflow.
 
         Returns:

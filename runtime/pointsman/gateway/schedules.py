@@ -254,7 +254,7 @@ async def delete_schedule(change: ChangeArg) -> ScheduleResult:
 
 
 def _schedules(context: Context, caller: Caller) -> Schedules:
-    """Return the schedules for changes by the caller. The gateway has verified the name of the caller."""
+    """Return the schedules, for changes in the name of the caller, which the gateway has verified."""
     return context.client.for_user(caller.name).schedules
 
 

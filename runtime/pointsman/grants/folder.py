@@ -237,7 +237,9 @@ class GrantFolder:
         return self._issue(record)
 
     def rotate(self, name: str) -> list[Path]:
-        """Make a new secret for a user. The old secret is then refused.
+        """Make a new secret for a user.
+
+        The server refuses the old secret as soon as the server has the new configuration or account.
 
         Args:
             name: The user.
@@ -256,7 +258,7 @@ class GrantFolder:
         Returns:
             The files of the users.
         """
-        self.content.scopes.clear()
+        self.content.scopes.clear()  # so `rotate` makes a new signing key for the first user of each scope
         return [path for user in list(self.content.users) for path in self.rotate(user.name)]
 
     def revoke(self, name: str) -> None:

@@ -67,7 +67,7 @@ def permission_lines(rights: Permissions) -> Iterator[str]:
         The lines.
     """
     for verb, subjects in (("publish", rights.publish), ("subscribe", rights.subscribe)):
-        if not subjects:  # an empty list of allowed subjects would allow every subject
+        if not subjects:  # an empty list of allowed subjects would allow every subject, so deny all
             yield f'{verb}: {{ deny: ">" }}'
             continue
         yield f"{verb}: {{ allow: ["

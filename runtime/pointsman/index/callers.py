@@ -175,7 +175,7 @@ class CallerUsage:
             CallerLimitError: A limit is reached.
         """
         self.check(caller, limits)
-        place = f"> {next(self._reservations)}"  # no workflow has this id
+        place = f"> {next(self._reservations)}"  # counts like a workflow, but cannot be the id of a workflow
         self.submitted(caller, place)
         try:
             yield
@@ -213,10 +213,10 @@ class CallerUsage:
                 del self._running[row.caller]
 
     def apply(self, row: WorkflowRow, entry: Entry) -> None:
-        """Apply an entry of the log of a workflow. The row of the workflow must already have the entry.
+        """Apply an entry of the log of a workflow.
 
         Args:
-            row: The workflow.
+            row: The workflow. The entry must already be applied to the row, because the usage of the row is counted.
             entry: The entry.
         """
         match entry.kind:

@@ -26,6 +26,6 @@ class Projection(Signal, StreamFollower):
         self.notify()
 
     async def missing(self, subjects: Sequence[str]) -> Sequence[str]:
-        """Return the subjects whose message is no longer in the stream. The broker does not report expiry."""
+        """Return the subjects whose message is no longer in the stream, for example because the message has expired."""
         present = set(await self._bus.subjects(self._stream, self._subject)) if subjects else set[str]()
         return [subject for subject in subjects if subject not in present]

@@ -36,7 +36,7 @@ class _Item:
 
     @property
     def key(self) -> tuple[int, str]:
-        """The place in the list. Times are compared in microseconds, as in the log."""
+        """The place in the list: the time in microseconds, as in the log, and the id for tasks with equal times."""
         return int(self.changed_at.timestamp() * 1_000_000), self.task.id
 
 
@@ -80,8 +80,8 @@ async def list_tasks(
 
 async def _items(context: Context, caller: Caller, team: str) -> list[_Item]:
     client = context.client
-    # Read the queued requests before the index: a request that is admitted between the two reads is then in the list
-    # and in the index.
+    # Read the queued requests before the index: a request that is admitted between the two reads is then in both. With
+    # the other order, the request could be in neither.
     waiting = await list_queued_requests(client.bus, client.subjects, team, _MAX_QUEUED)
     await context.index.catch_up(_CATCH_UP_S)
     found = {
@@ -127,4 +127,4 @@ def _parse(token: str) -> tuple[int, str] | None:
     cursor = decode_list_tasks_cursor(token)
     if cursor is None or cursor.timestamp_ns is None:
         raise InvalidParamsError("the pageToken is not valid; omit the pageToken to list from the start")
-    return cursor.timestamp_ns, cursor.task_id
+    return cursor.timestamp_ns, cursor.task_id  # despite its name, the field has the microseconds of `key`

@@ -173,6 +173,7 @@ async def _resume(
         NotFoundError: There is no such workflow.
     """
     ids = {each.interrupt_id: each for each in answers}
+    # the id of an interrupt is the id of a question, which begins with the id of the workflow
     workflows = {name.rpartition("-")[0] or name for name in ids}
     if len(workflows) != 1:
         raise ProblemError(

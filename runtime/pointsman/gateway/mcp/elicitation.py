@@ -27,7 +27,7 @@ _REASON_FORM: dict[str, Any] = {
 
 
 def may_elicit(ctx: ServerRequestContext[Any, Any]) -> bool:
-    """Return True if the client shows forms to a person.
+    """Return True if the client shows forms to a person. A client that declares elicitation without a mode does, too.
 
     Args:
         ctx: The context of the request.
@@ -55,7 +55,7 @@ def elicitation_of(question: Question, problem: str = "") -> types.ElicitRequest
 
     Args:
         question: The question.
-        problem: The problem of an earlier answer.
+        problem: The reason why an earlier answer was not accepted; empty without an earlier answer.
 
     Returns:
         The elicitation.
@@ -68,7 +68,7 @@ def elicitation_of(question: Question, problem: str = "") -> types.ElicitRequest
 
 
 def form_of(question: Question) -> dict[str, Any]:
-    """Return the form for a question. MCP allows only flat objects, so a different answer is in the field `answer`.
+    """Return the form for a question. MCP allows only flat objects, so any other answer gets a field `answer`.
 
     Args:
         question: The question.
@@ -99,7 +99,7 @@ async def answer_questions(
         responses: The responses by the ids of the questions.
 
     Returns:
-        The problems of answers that were not accepted, by the ids of the questions.
+        The reasons why answers were not accepted, by the ids of the questions.
     """
     problems: dict[str, str] = {}
     operations, actor = backend.client.operations, backend.actor

@@ -94,7 +94,7 @@ class LetterIndex(Projection):
                 await self.drop_aged()
 
     async def drop_aged(self) -> None:
-        """Drop the rows before the first message that is still in the stream."""
+        """Drop the rows before the first message that is still in the stream, because their letters have expired."""
         seen = self.sequence
         async with aclosing(as_async_generator(self._bus.read(self._stream, self._subject))) as messages:
             first = await anext(messages, None)

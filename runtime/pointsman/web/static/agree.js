@@ -7,13 +7,13 @@ export function agree(question, word, danger = false) {
     const dialog = h("dialog", { "aria-labelledby": "agree" },
       h("form", { method: "dialog" }, h("h2", { id: "agree", text: question }),
         h("p", { class: "buttons" }, h("button", { value: "", text: "Go back" }), h("button", { value: "yes", class: danger ? "danger" : "primary", text: word }))));
-    // The event `close` follows later. Until then, the button that opened the dialog must already accept a press.
+    // Resolve at once and not in `close`, which follows later: the button that opened the dialog must accept a press.
     dialog.addEventListener("cancel", () => resolve(false));
     dialog.addEventListener("submit", (event) => resolve(event.submitter.value === "yes"));
     dialog.addEventListener("close", () => {
       dialog.remove();
-      if (document.activeElement === document.body) document.getElementById("main").focus({ preventScroll: true }); // the button that opened the dialog was removed
-      resolve(false); // closed without an answer
+      if (document.activeElement === document.body) document.getElementById("main").focus({ preventScroll: true }); // the dialog cannot return the focus if the button that opened it was removed
+      resolve(false); // has an effect only if the dialog was closed without an answer
     });
     document.body.append(dialog);
     dialog.showModal();

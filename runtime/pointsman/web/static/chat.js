@@ -83,7 +83,7 @@ export function chatPage(main, path) {
 function turnElement(id, say) {
   let [turn, view] = [null, null];
   let asked = [];
-  // By task and agent: an agent can write under its own name alone. The text of the newest attempt replaces earlier text.
+  // By task and agent, because an agent can name any task but only itself. The newest attempt replaces earlier text.
   const texts = new Map();
   const state = h("span", { class: "status" });
   const when = h("a", { href: `/workflows/${id}`, class: "number muted" });

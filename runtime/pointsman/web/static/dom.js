@@ -61,7 +61,7 @@ export function setText(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
-// Skip an unchanged element. Usually only one of 500 tasks has changed.
+// Skip an unchanged attribute, because usually only one of 500 tasks has changed.
 export function setAttribute(element, name, value) {
   if (element.getAttribute(name) !== value) element.setAttribute(name, value);
 }

@@ -60,7 +60,7 @@ export function schedulesPage(main) {
 }
 
 function scheduleForm() {
-  let id = newId(); // the id of the uploads; the schedule gets copies of the files
+  let id = newId(); // the id under which files are uploaded; the schedule then gets copies of them
   const known = h("datalist", { id: "schedule-teams" });
   const token = { required: true, autocomplete: "off", pattern: "[A-Za-z0-9_\\-]{1,64}" };
   const name = h("input", { ...token, placeholder: "morning-report" });

@@ -86,7 +86,7 @@ export function workflowPage(main, id, go) {
     whole.hidden = false;
     setText(title, view.request);
     title.title = readable(view.input);
-    again.hidden = Boolean(view.parent) || !view.input; // the request came from another team, or could not be read
+    again.hidden = Boolean(view.parent) || !view.input; // not for a request that came from another team or could not be read
     take.hidden = false;
     document.title = `${word(view.status)}: ${view.request.slice(0, 60)} · Pointsman`;
     state.hidden = false;

@@ -154,7 +154,7 @@ function rowElement(first) {
   }
   let drawn = null;
   element.update = (now) => {
-    if (now === drawn) return; // only few rows change at the same time
+    if (now === drawn) return; // skip unchanged rows, because usually only few rows change
     drawn = row = now;
     stopIt.hidden = row.status !== "waiting for admission";
     state.className = `status ${tone(row.status)}`;
