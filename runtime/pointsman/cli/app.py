@@ -180,8 +180,8 @@ class _Command(TyperCommand):
         try:
             return super().parse_args(ctx, args)
         except Exception as error:
-            # click, or Typer's copy of click, raises this error for an unknown option that resembles no known
-            # option.
+            # If an unknown option resembles no known option, it may be text that begins with a dash. Add a hint. The
+            # type of the error is not tested, because it is click's, or of Typer's copy of click.
             unknown: Any = error
             last: Any = next((each for each in reversed(self.params) if each.param_type_name == "argument"), None)
             if last is not None and not getattr(unknown, "possibilities", True):
@@ -236,7 +236,7 @@ def _as_command(function: Callable[..., Code]) -> Callable[..., None]:
 
 
 def _check_utf8(values: Mapping[str, Any]) -> None:
-    """Refuse arguments with bytes that are not UTF-8, because replaced bytes could be the id of a different object.
+    """Refuse arguments with bytes that are not UTF-8. With replaced bytes, an id could name a different object.
 
     Paths are not checked, because the names of files may be any bytes.
 
@@ -255,7 +255,7 @@ def _check_utf8(values: Mapping[str, Any]) -> None:
                 )
 
 
-# Help by rich takes 0.7 s of CPU, and plain help nearly none. `exit_code_of` prints errors and tracebacks.
+# rich is turned off: its help takes 0.7 s of CPU, and plain help nearly none. `exit_code_of` prints the errors.
 app = typer.Typer(
     name="pointsman",
     cls=LazyGroup,

@@ -40,7 +40,7 @@ __all__ = [
     "read_stdin",
 ]
 
-_MIN_SECONDS = 0.001  # no answer can arrive in less time
+_MIN_SECONDS = 0.001  # a shorter wait is useless, because no answer can arrive in this time
 _MAX_SECONDS = 315_360_000.0  # ten years of 365 days, the longest deadline of a request
 _AGE = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
@@ -58,7 +58,7 @@ def check_seconds(value: float | None) -> float | None:
     Raises:
         typer.BadParameter: The value is not a number, or not between 0.001 and 315,360,000.
     """
-    if value is not None and not _MIN_SECONDS <= value <= _MAX_SECONDS:  # this also refuses nan
+    if value is not None and not _MIN_SECONDS <= value <= _MAX_SECONDS:  # true for NaN, too
         bounds = f"{_MIN_SECONDS:g} and {_MAX_SECONDS:.0f} seconds (10 years)"
         raise typer.BadParameter(f"{value:g} s; give between {bounds}")
     return value
@@ -112,7 +112,7 @@ def port_option(default: str, meaning: str = "Port to listen on") -> Any:
 
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, one document on each line.")]
-WithParent = Annotated[bool, typer.Option("--with-parent", hidden=True)]  # exit when the parent process has exited
+WithParent = Annotated[bool, typer.Option("--with-parent", hidden=True)]  # the child exits when its parent has exited
 
 Deadline = Annotated[
     float | None,
@@ -265,7 +265,7 @@ def exit_with_parent_if(wanted: bool) -> None:
 
 
 def read_stdin() -> str:
-    """Read standard input as UTF-8, also if the terminal has another encoding. Skip a byte order mark.
+    """Read standard input as UTF-8, even if the terminal has another encoding. Skip a byte order mark.
 
     Returns:
         The text.

@@ -27,7 +27,8 @@ from pointsman_schemas.strict_json import as_json_value, compact_json, dump, par
 __all__ = ["NO_AGENT", "Case", "CaseResult", "EvaluationReport", "Suite", "evaluate", "load_suite"]
 
 NO_AGENT = "(none)"
-"""Entry of the confusion table for an agent that was expected and not used, or used and not expected."""
+"""Entry of the confusion table in place of an agent: the used agent if an expected agent was not used, or the expected
+agent if a used agent was not expected."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +182,7 @@ async def evaluate(suite: Suite, client: Client, *, parallel: int = 8) -> Evalua
     try:
         async with asyncio.TaskGroup() as group:
             running = [group.create_task(one(place, case)) for place, case in enumerate(suite.cases, 1)]
-    except ExceptionGroup as failed:  # the group has cancelled the other cases
+    except ExceptionGroup as failed:  # raise only the first error: it made the group cancel the other cases
         raise failed.exceptions[0] from None
     scored = [task.result() for task in running]
     confusion: Counter[tuple[str, str]] = Counter()

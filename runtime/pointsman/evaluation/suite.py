@@ -56,7 +56,7 @@ class Case(BaseModel):
         module, _, name = self.check.partition(":")
         try:
             found: Check = getattr(importlib.import_module(module), name)
-        except (ImportError, AttributeError, TypeError, ValueError) as error:  # `./checks.py` is a TypeError
+        except (ImportError, AttributeError, TypeError, ValueError) as error:  # a TypeError for a path, `./checks.py`
             raise ConfigurationError(
                 f"the check {self.check!r} does not exist: {error}; expected module:function"
             ) from None
@@ -136,7 +136,7 @@ def load_suite(path: Path) -> Suite:
         problem = describe(error) if isinstance(error, ValidationError) else str(error)
         raise ConfigurationError(f"the suite {path} is not valid: {problem}") from None
     for case in suite.cases:
-        case.load_check()  # a missing check is reported before any model call is paid for
+        case.load_check()  # loaded now, so that a missing check is reported before any model call costs money
     return suite
 
 

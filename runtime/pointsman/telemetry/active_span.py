@@ -30,8 +30,8 @@ class Span:
         self.discarded = False
         """True after a call of `discard`."""
         self.context: TraceContext | None = context_of_span(span)
-        """The parent context for spans of other processes. It is this span, or the surrounding span while tracing is
-        off."""
+        """The parent context for spans of other processes: the context of this span or, while tracing is off, of the
+        surrounding span."""
 
     @property
     def recording(self) -> bool:
@@ -61,7 +61,7 @@ class Span:
 
 
 class NonRecordingSpan(Span):
-    """Placeholder while tracing is off. It passes the context through, and does not change a span of other code."""
+    """Placeholder while tracing is off, with the context of the surrounding span. It does not change this span."""
 
     __slots__ = ()
 

@@ -21,7 +21,7 @@ def bus_observer() -> BusObserver | None:
 class _MessageMetrics:
     """Bus observer that records metrics and spans.
 
-    The duration of a receive is not measured. A pull stays open, so its duration is only the time without messages.
+    The duration of a receive is not measured, because a pull stays open, so it would be the time without messages.
     """
 
     def __init__(self) -> None:

@@ -60,8 +60,8 @@ class Pipeline:
 
     async def close(self, timeout: float) -> bool:
         """Flush for at most `timeout` seconds. Return True if the flush ended in time."""
-        # The flush runs in its own daemon thread, because the SDK joins its threads without a way to interrupt the
-        # join, and the interpreter waits at exit for the threads of an executor.
+        # The flush runs in a daemon thread, because the SDK joins its threads, and nothing can interrupt this join. A
+        # thread of an executor would delay the exit of the interpreter until the join ends.
         loop = asyncio.get_running_loop()
         done: asyncio.Future[None] = loop.create_future()
 
@@ -72,7 +72,7 @@ class Pipeline:
         def finish() -> None:
             with suppress(Exception):
                 self._flush()
-            with suppress(RuntimeError):  # the loop is closed, because `close` has returned
+            with suppress(RuntimeError):  # `close` has returned at its timeout, and the loop is closed
                 loop.call_soon_threadsafe(resolve)
 
         threading.Thread(target=finish, name="pointsman-telemetry-flush", daemon=True).start()
@@ -92,7 +92,8 @@ def start_traces(service_name: str, instance: str) -> Pipeline | None:
     if not isinstance(otel.get_tracer_provider(), otel.ProxyTracerProvider) and not _is_own_provider(
         otel.get_tracer_provider()
     ):
-        traces.configure(otel.get_tracer_provider(), _version())  # the application ends its own provider
+        # Return no pipeline, because the application itself flushes and ends its provider.
+        traces.configure(otel.get_tracer_provider(), _version())
         return None
     exporters = [
         exporter for name in requested_exporters("TRACES") if (exporter := _try_start("spans", span_exporter, name))
@@ -178,7 +179,7 @@ def _build_traces(exporters: Sequence[Any], service_name: str, instance: str) ->
 
     class Provider(TracerProvider):
         def add_span_processor(self, span_processor: SpanProcessor) -> None:
-            """Add a processor. From now on, the SDK makes all spans, because other processors expect these."""
+            """Add a processor. From now on, the SDK makes all spans, because other processors expect its spans."""
             super().add_span_processor(span_processor)
             if traces.tracing_enabled() and not isinstance(span_processor, Batching):
                 traces.configure(self, _version(), sink)
@@ -192,7 +193,7 @@ def _build_traces(exporters: Sequence[Any], service_name: str, instance: str) ->
         provider.add_span_processor(one)
     _own_providers.append(provider)
     if isinstance(otel.get_tracer_provider(), otel.ProxyTracerProvider):
-        otel.set_tracer_provider(provider)  # so that spans of instrumented libraries join the traces of Pointsman
+        otel.set_tracer_provider(provider)  # set globally, so that spans of instrumented libraries join these traces
 
     def take_all(span: EncodedSpan) -> bool:
         taken = [one.take(span) for one in batching]
@@ -208,7 +209,7 @@ def _build_traces(exporters: Sequence[Any], service_name: str, instance: str) ->
 
     def abandon() -> None:
         for gate in gates:
-            gate.shutdown()  # the exporter stops retrying
+            gate.shutdown()  # ends the retries of the exporter, which block `flush`
 
     return Pipeline(flush, abandon, lambda: sum(gate.lost for gate in gates))
 
@@ -324,11 +325,11 @@ def _resource(service_name: str, instance: str) -> Resource:
 
     ours = {"service.name": service_name, "service.instance.id": instance, "service.version": _version()}
     resource = Resource.create({name: value for name, value in ours.items() if value})
-    # OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES replace these values.
+    # Merge last, because OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES replace these values.
     merged = resource.merge(OTELResourceDetector().detect())
 
     class Hashed(Resource):
-        """Resource with a stored hash. The export of each span reads the hash; the SDK computes it in 10 us of CPU."""
+        """Resource with a stored hash, because the SDK would compute the hash (10 us of CPU) for each exported span."""
 
         _hash = hash(merged)
 
@@ -338,7 +339,7 @@ def _resource(service_name: str, instance: str) -> Resource:
     return Hashed(merged.attributes, merged.schema_url)
 
 
-_own_providers: list[object] = []  # made here, so a second setup does not take them for the application's
+_own_providers: list[object] = []  # remembered, so that a second `setup` does not treat them as the application's
 
 
 def _is_own_provider(provider: object) -> bool:

@@ -1,6 +1,6 @@
-"""Write one line per log event to standard error, as JSON or for a console. Secrets and forged lines are removed.
+"""Write one line per log event to standard error, as JSON or for a console, without secrets.
 
-Text from outside may contain control characters. JSON escapes them, and this module escapes them for the console.
+Control characters in a text from outside could forge lines. JSON escapes them. For the console, this module does.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ __all__ = ["Line", "bind", "configure", "get_logger", "send_to"]
 # C0, C1 and DEL end or overwrite lines, U+2028 and U+2029 end them in some readers, the bidirectional marks reorder
 # them, and a lone surrogate cannot be written as UTF-8 at all.
 _UNPRINTABLE_PATTERN: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-_MAX_DEPTH: Final = 6  # depth to which containers are cleaned; deeper values are shown as their cleaned text
-_REPEAT_INTERVAL_S: Final = 60.0  # a line of an exporter is shown once in this period; its retries take up to 10 s
+_MAX_DEPTH: Final = 6  # depth to which containers are cleaned; a deeper container is shown as its cleaned `str()`
+_REPEAT_INTERVAL_S: Final = 60.0  # a line of an exporter is shown once in this time, which is longer than its retries
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +57,8 @@ def send_to(send: Callable[[Line], None] | None) -> None:
 
 
 CACHE_LOGGERS = True
-"""Cache the level of a logger at its first use, which is cheap. Tests turn this off, because tests call `setup`
-often."""
+"""Fix the level of a logger at its first use, which makes later calls cheap. Tests turn this off, because they change
+the level with each `setup`."""
 
 
 def get_logger(name: str) -> FilteringBoundLogger:
@@ -89,8 +89,8 @@ class bind:
         self._tokens = structlog.contextvars.bind_contextvars(**self._ids)
 
     def __exit__(self, *raised: object) -> None:
-        # Reset by value, not by token, because a generator that is closed early ends in a context where the tokens are
-        # not valid.
+        # Reset by value, not by token: if a generator is closed early, this code runs in another context, in which the
+        # tokens are not valid.
         for token in self._tokens.values():
             token.var.set(... if token.old_value is Token.MISSING else token.old_value)  # in structlog, ... means unset
 
@@ -106,7 +106,7 @@ def configure(settings: Settings) -> None:
             root.setLevel(logging.WARNING)
 
 
-_processors: list[Processor] = []  # one list, changed in place, because existing loggers have a reference to the list
+_processors: list[Processor] = []  # changed in place, because existing loggers have a reference to this list
 
 
 def _install(level: str, *, as_json: bool = True) -> None:
@@ -168,7 +168,7 @@ def _format_exception(logger: WrappedLogger, name: str, event: EventDict) -> Eve
 
 
 def _send_event(logger: WrappedLogger, name: str, event: EventDict) -> EventDict:
-    # A line of the exporter itself is not exported, because the export would cause the next line.
+    # A line of OpenTelemetry is not exported, because its export could fail and cause the next line.
     if _send is not None and not str(event.get("logger", "")).startswith("opentelemetry"):
         rest = dict(event)
         taken = {key: str(rest.pop(key, "")) for key in ("level", "event", "trace_id", "span_id")}
@@ -249,7 +249,7 @@ def _write(stream: TextIO, message: str) -> None:
 
 
 class _Handler(logging.Handler):
-    """Handler for the lines of libraries, with the same pipeline.
+    """Handler of the root logger. Lines of libraries pass the processors of Pointsman's own lines.
 
     Each line of OpenTelemetry is shown once a minute, because an exporter logs the same line with every batch while the
     collector is unavailable.

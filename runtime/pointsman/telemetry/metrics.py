@@ -1,8 +1,8 @@
 """Record metrics in the units of the conventions: seconds, tokens, counts. If metrics are off, a call only compares.
 
-This module stores counters and gauges, and the SDK reads them with callbacks. A gauge of this module can be removed,
-but a gauge of the SDK reports its last value for ever. An addition costs a fraction of an addition in the SDK (see
-docs/performance.md). This module also stores histograms if Pointsman made the readers (`histograms`).
+This module stores the values of counters and gauges, and the SDK reads the values with callbacks. The reasons: an
+addition costs a fraction of an addition in the SDK (docs/performance.md), and a gauge can be removed, while a gauge of
+the SDK reports its last value for ever. If Pointsman made the readers, this module also stores the histograms.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ __all__ = [
 
 # From the duration of a workflow without model calls (some 10 ms) to the default deadline of a workflow (600 s).
 _WORKFLOW_BUCKETS: Final[tuple[float, ...]] = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
-# The buckets of the conventions.
+# The buckets that the conventions recommend.
 _MODEL_BUCKETS: Final[tuple[float, ...]] = tuple(0.01 * 2**power for power in range(14))
 _PROCESS_BUCKETS: Final[tuple[float, ...]] = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)
 
@@ -67,7 +67,8 @@ _COUNTERS: Final[dict[str, tuple[str, str]]] = {
     semconv.TELEMETRY_DROPPED: ("{item}", "Spans, log records and reports that could not be sent in time."),
 }
 _COUNTER_OF_HISTOGRAM: Final[dict[str, str]] = {semconv.OPERATION_DURATION: semconv.SENT_MESSAGES}
-"""Histograms whose measurements a counter counts, with equal series. One addition updates both."""
+"""The counter of the measurements of a histogram, with equal series. The counter is read from the histogram, so one
+addition updates both."""
 _UP_DOWN: Final[dict[str, tuple[str, str]]] = {
     semconv.HANDOFFS_ACTIVE: ("{handoff}", "Handoffs this process works on now."),
 }
@@ -88,11 +89,11 @@ _histograms: Histograms | None = None
 _instruments: dict[str, Any] = {}
 _values_by_metric: dict[str, dict[Labels, float]] = {}
 """Current values of counters and gauges."""
-_lock = threading.RLock()  # reentrant: a generator that is garbage-collected under the lock may also count
+_lock = threading.RLock()  # reentrant, because the finalizer of a generator may run under the lock and count
 
 
 def metrics_enabled() -> bool:
-    """Return True if metrics are on. Check this before you collect values that cost more than a comparison."""
+    """Return True if metrics are on. Ask this before you collect values that cost more than a comparison."""
     return _meter is not None
 
 
@@ -103,7 +104,7 @@ def observe(name: str, value: float, attributes: Attributes | None = None) -> No
 
 
 def observe_series(name: str, value: float, of: Labels) -> None:
-    """Add one measurement to the series `of`. Create the series once if you measure often."""
+    """Add one measurement to the series `of`. If you measure often, create the series once with `labels`."""
     if _histograms is not None:
         _histograms.add(name, value, of)
     elif _meter is not None:
@@ -204,7 +205,7 @@ def _values(meter: Meter, name: str) -> dict[Labels, float]:
 
 def _make_readable(meter: Meter, name: str, values: dict[Labels, float]) -> None:
     def read(_: CallbackOptions) -> list[Observation]:
-        with _lock:  # the last read comes after `configure(None)`, with the final export
+        with _lock:  # `values` is a closure, because the final export reads after `configure(None)`
             return [Observation(value, dict(of)) for of, value in values.items()]
 
     if name in _COUNTERS:

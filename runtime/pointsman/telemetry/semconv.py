@@ -3,8 +3,8 @@
 The messaging (core 1.44) and GenAI (1.42) conventions are in development, and their names still change. So the names
 are copied here, not imported. Names outside the conventions have the prefix `pointsman.`.
 
-The functions return the name and the attributes of each span of a workflow. There are few span names, because a
-workflow id is only in attributes, never in a name.
+The functions return the name and the attributes of each span of a workflow. Ids of workflows are only in attributes,
+never in a name, so that a backend can group spans by a small set of names.
 """
 
 from __future__ import annotations
@@ -176,8 +176,8 @@ WEBHOOK_DURATION: Final = "pointsman.webhook.duration"
 WEBHOOK_DISABLED: Final = "pointsman.webhook.disabled"
 WEBHOOK_OLDEST_DUE: Final = "pointsman.webhook.oldest_due"
 
-# By kind of subject: True if the template keeps the third token (a team, an agent or an action), and the rest of the
-# template
+# The template of the subjects of each kind: True if the template keeps the third token (a team, an agent or an action),
+# and the placeholders after this token.
 _DESTINATIONS: Final = {
     "request": (True, ".{caller}"),
     "control": (True, ".{workflow}.{action}.{actor}.{id}"),
@@ -203,15 +203,15 @@ _DESTINATIONS: Final = {
     "cancelled": (True, ".{workflow}"),
     "delta": (True, ".{workflow}.{agent}"),
 }
-_KEYS: Final = {"$O": "{object}", "$KV": "{instance}"}  # last token of the subjects of artifacts, and of agents' cards
+_KEYS: Final = {"$O": "{object}", "$KV": "{instance}"}  # the placeholder for the key of a file and of an agent's card
 _QUEUES: Final = {
     "request": "request",
     "control": "control",
     "result": "result",
     "timer": "timer",
     "handoff": "agent",
-}  # prefixes of the durable consumers
-_NATS: Final = "nats"  # the conventions do not list NATS yet, but they allow other values
+}  # the prefix of the durable consumer's name, by kind of subject
+_NATS: Final = "nats"  # not a value of the conventions, but the conventions allow other values
 
 
 def publish_request(
@@ -304,8 +304,8 @@ def process_handoff(
 ) -> tuple[str, Attributes]:
     """Return the span of a worker that runs one attempt. Kind: consumer.
 
-    `delivered` is the broker's count of deliveries, from 1. The parent is the task's span, not a link. The
-    conventions allow such a parent for messages that are received one at a time, and handoffs are such messages.
+    `delivered` is the broker's count of deliveries, from 1. The task's span is the parent, not a link. The conventions
+    allow this because handoffs are received one at a time.
 
     Returns:
         The name and the attributes.
@@ -439,7 +439,7 @@ def deliver_webhook(
     code: int | None,
     status: str,
 ) -> tuple[str, Attributes]:
-    """Return the span of one attempt at the delivery of a webhook. Kind: client. The URL may contain a secret."""
+    """Return the span of an attempt to deliver a webhook. Kind: client. A URL is left out, as it may have a secret."""
     return f"deliver {event}", {
         "http.request.method": "POST",
         "http.response.status_code": code,
@@ -467,7 +467,7 @@ def broker_hop(subject: str, server: str, *, stored: bool) -> tuple[str, Attribu
 
 
 def destination_template(subject: str) -> str:
-    """Return a subject with placeholders for its ids. Metric labels then do not depend on the workflow."""
+    """Return a subject with placeholders for its ids, so that a workflow does not create new time series."""
     match subject.split(".", 3):
         case "$O" | "$KV" as store, bucket, kind, _:
             return f"{store}.{bucket}.{kind}.{_KEYS[store]}"
@@ -489,7 +489,7 @@ def received_messages_attributes(subject: str, server: Server | None, consumer: 
 
 
 def _metric_attributes(operation: str, kind: str, subject: str, server: Server | None) -> dict[str, Value | None]:
-    """Return common attributes, without subject and message id, because each value would create a new time series."""
+    """Return common attributes, without subject and message id, which would create a time series for each message."""
     return {
         **_server_attributes(server),
         "messaging.system": _NATS,

@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 _SAMPLED_FLAG: Final = 0x01
-_KNOWN_FLAGS: Final = 0x03  # sampled, and "the trace id is random" of level 2; unknown flags must not be propagated
+_KNOWN_FLAGS: Final = 0x03  # sampled and random trace id; other flags are cleared, because they must not be propagated
 _TRACEPARENT_PATTERN: Final = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
 _MAX_TRACESTATE_CHARS: Final = 512  # the specification requires at least this length; a longer state is dropped
 
@@ -127,7 +127,7 @@ chosen_ids: ContextVar[tuple[int | None, int] | None] = ContextVar("pointsman_ch
 class ChosenIds:
     """An SDK id generator that returns `chosen_ids` if they are set, and the ids of the generator `ids` otherwise.
 
-    Pointsman chooses the ids of a span before the SDK makes the span. The SDK gets the ids only from its generator.
+    Pointsman chooses the ids of a span before the SDK makes the span, and the SDK takes ids only from a generator.
     """
 
     def __init__(self, ids: Any) -> None:

@@ -1,8 +1,8 @@
 """Record the spans of workflows, one trace per workflow. No function of this module raises an error.
 
-A `TraceContext` travels between processes. Use `span` for work that begins and ends in this process. Use
-`reserve_context` and `record` for work that begins in one process and ends in another. The ids of such a span are
-chosen at the start, and the span is made at the end.
+A `TraceContext` is sent between processes. Use `span` for work that begins and ends in this process. Use
+`reserve_context` and `record` for work that begins in one process and ends in another: `reserve_context` chooses the
+ids at the start, and `record` makes the span at the end.
 
 While tracing is off, the SDK is not loaded, spans cost next to nothing, and incoming contexts are propagated unchanged.
 """
@@ -71,7 +71,7 @@ _KINDS: Final = {
     "producer": otel.SpanKind.PRODUCER,
     "consumer": otel.SpanKind.CONSUMER,
 }
-_OTLP_KINDS: Final = {"internal": 1, "producer": 4, "client": 3, "consumer": 5}  # numbers of OTLP
+_OTLP_KINDS: Final = {"internal": 1, "producer": 4, "client": 3, "consumer": 5}  # the numbers that OTLP defines
 SCOPE: Final = "pointsman"
 SCHEMA: Final = "https://opentelemetry.io/schemas/gen-ai/1.42.0"
 _SAMPLED_FLAG: Final = 0x01
@@ -103,7 +103,8 @@ _tracer: otel.Tracer | None = None
 _sink: SpanSink | None = None
 _recorder: SpanRecorder | None = None
 _outer_contexts: WeakKeyDictionary[otel.Span, otel_context.Context] = WeakKeyDictionary()
-"""The outer context of each span that ended before an inner span ended. Interleaved generators cause this order."""
+"""The outer context of each span that ended before its inner span, as in interleaved generators. When the inner span
+ends, the nearest open outer span becomes current."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +117,7 @@ class SpanEvent:
 
 
 def tracing_enabled() -> bool:
-    """Return True if spans are recorded. Hot paths call this before they collect attributes."""
+    """Return True if spans are recorded. Ask this on hot paths, and collect attributes only if True."""
     return _tracer is not None
 
 
@@ -210,14 +211,15 @@ class span:
             elif isinstance(error, asyncio.CancelledError):
                 self._opened.set_failed("cancelled", "the work was cancelled")
         finally:
-            # detach(token) is not used: a generator that is closed early ends in a context where the token is not valid
-            # and OpenTelemetry logs an error. In that context this span is not the current span, so nothing is
+            # detach(token) is not used: if a generator is closed early, this code runs in another context. The token is
+            # not valid there, and OpenTelemetry would log an error. This span is not current there, so nothing is
             # restored.
             if self._within is not self._before:
                 if otel_context.get_current() is self._within:
                     otel_context.attach(_still_open(self._before) if _outer_contexts else self._before)
                 elif otel.get_current_span(self._before) is not self._inner:
-                    # A span that began within this span may still be open. Its end must not make this span current.
+                    # An inner span may still be open. Remember the outer context, so that the end of the inner span
+                    # does not make this ended span current.
                     _outer_contexts[self._inner] = self._before
             if not self._opened.discarded:
                 if self._tracer is not None:
@@ -234,14 +236,14 @@ def _still_open(context: otel_context.Context) -> otel_context.Context:
 
 
 def reserve_context(parent: TraceContext | None = None) -> TraceContext:
-    """Return the context of a span that `record` exports later, maybe in another process. It can be a parent at once.
+    """Return the context of a span that `record` exports later, maybe in another process. Use it as a parent at once.
 
     Args:
         parent: The parent of the span. Default: the span is the root of a new trace.
 
     Returns:
-        The context. While tracing is off, the result is `parent`, because no span may become the child of a missing
-        span. Without a parent, the result is the context of a new trace that is not sampled.
+        The context. While tracing is off, `record` exports no span, so the result is `parent`, to which the children
+        belong then; without a parent, the result is the context of a new trace that is not sampled.
     """
     tracer = _tracer
     if parent is not None:
@@ -265,8 +267,8 @@ def record(
 ) -> None:
     """Export a finished span with the ids of `context` and the given times. `error` is a type and a message.
 
-    Nothing is exported if the trace is not sampled, or if the context was reserved while tracing was off. Only if a
-    span is made, a function for the name and the attributes is called, and `happenings` and `links` are iterated.
+    Nothing is exported if the trace is not sampled, or if the context was reserved while tracing was off. `name` is
+    called, and `happenings` and `links` are iterated, only if a span is made.
     """
     tracer, sink, recorder = _tracer, _sink, _recorder  # read once, because another thread may reset them
     if tracer is None or not context.sampled or context.span_id == parent_span_id:
@@ -299,7 +301,8 @@ def record(
         )
     if error is not None:
         set_error(finished, *error)
-    finished.end(_nanoseconds(max(started, ended)))  # `ended` may come from a machine with a slower clock
+    # The clock of the machine that measured `ended` may be behind, so a span never ends before its start.
+    finished.end(_nanoseconds(max(started, ended)))
 
 
 def _start_sdk_span(
@@ -349,7 +352,7 @@ def configure(
     tracer = provider.get_tracer(SCOPE, version, SCHEMA)
     ids = getattr(tracer, "id_generator", None)
     if ids is not None and not isinstance(ids, ChosenIds):
-        # Only Pointsman's tracer gets chosen ids. The application's provider keeps its generator for other tracers.
+        # Set on Pointsman's tracer, not on the provider, because the application's other tracers need their generator.
         tracer.id_generator = ChosenIds(ids)  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]
     _tracer = tracer
 
@@ -374,11 +377,11 @@ class TracedCall(Generic[P, T]):
         try:
             return self._function(*args, **kwargs)
         finally:
-            otel_context.attach(before)  # a pool may use the process again
+            otel_context.attach(before)  # restored, because a pool may run other calls in this process
 
 
 def _would_be_dropped(sink: SpanSink, above: TraceContext | None) -> bool:
-    """Return True if a span that begins now would be lost. For a root, return False, because it is not sampled yet."""
+    """Return True if a span below `above` that begins now would probably be lost. A root is always made."""
     return above is not None and above.sampled and sink.collector_down()
 
 

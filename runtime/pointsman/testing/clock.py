@@ -11,7 +11,7 @@ from pointsman.ports.clock import Clock
 
 __all__ = ["VirtualClock"]
 
-_SETTLE_TURNS = 50  # turns of the loop for the work after a sleep; longer than every chain of awaits in the tests
+_SETTLE_TURNS = 50  # turns of the loop for the work after a sleep, more than any chain of awaits in the tests needs
 
 
 class VirtualClock(Clock):

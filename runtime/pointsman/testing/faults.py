@@ -91,7 +91,7 @@ class Faults:
     log: Callable[[str], None] = _nothing
     in_flight: Counter[str] = field(default_factory=Counter)
     """Late publishes that will still be stored, by subject."""
-    _tasks: dict[asyncio.Task[None], None] = field(default_factory=dict)  # the loop has only weak references
+    _tasks: dict[asyncio.Task[None], None] = field(default_factory=dict)  # kept, as the loop has only weak references
 
     @property
     def is_idle(self) -> bool:
@@ -147,7 +147,7 @@ class Faults:
             await asyncio.sleep(self.chance.expovariate(1 / self.latency))
 
     def schedule(self, delay: float, effect: Callable[[], Awaitable[Any]], subject: str = "") -> None:
-        """Run an effect later, also if its process has died, because the message is already in transit.
+        """Run an effect later. The effect also happens if its process has died, because the message is in transit.
 
         Args:
             delay: The delay in seconds.
@@ -265,7 +265,7 @@ class FaultyBus(Bus):
         return answer
 
     async def settle(self, what: str, effect: Callable[[], Awaitable[None]]) -> None:
-        """Send a settlement without an answer. It arrives now, later or never.
+        """Send a settlement, which the broker does not answer. It arrives now, later or never.
 
         Args:
             what: The call, for `Faults.log`.
@@ -464,7 +464,7 @@ class FaultyBus(Bus):
         return self._bus.optional_requests(*prefixes)
 
     async def key_value(self, bucket: str, group: str = "") -> KeyValue:
-        # Calls of the bucket itself have no faults, because no simulated process uses a bucket.
+        # The returned bucket has no faults, because no simulated process uses a bucket.
         return await self.call("key_value", lambda: self._bus.key_value(bucket, group))
 
     async def broadcast(self, subject: str, body: bytes, headers: Mapping[str, str]) -> None:

@@ -2,9 +2,10 @@
 
 `simulate` runs a coroutine on a loop without a real clock. Whenever no task can run, time jumps to the next timer, so a
 minute of waiting costs nothing. All timeouts of asyncio follow this time. The simulated code must not use threads or
-sockets. A run then depends only on its inputs and on the seed of its random numbers.
+sockets, so that a run depends only on its inputs and on the seed of its random numbers.
 
-`SimulatedProcess` collects all tasks that are started in it, at any depth. It kills these tasks together, like SIGKILL.
+A `SimulatedProcess` collects its main task and all tasks that this task starts, at any depth. `kill` ends these tasks
+together, like SIGKILL.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class SimulationLoop(asyncio.SelectorEventLoop):
     def _jump(self, timeout: float | None) -> None:
         self.steps += 1
         if self.steps > self._max_steps:
-            self._max_steps += _MAX_STEPS  # more steps for the cleanup after the error
+            self._max_steps += _MAX_STEPS  # raised, because the cleanup after the error also needs steps
             raise EndlessSimulationError(
                 f"more than {self.steps - 1} steps, at {self._time:.3f} s: something runs without end"
             )
@@ -70,7 +71,7 @@ class SimulationLoop(asyncio.SelectorEventLoop):
 
 
 class _NumberedFuture(asyncio.Future[T]):
-    """A future whose hash is its number. The order of a set of futures then does not depend on addresses."""
+    """A future whose hash is its number, so that the order of a set of futures does not depend on memory addresses."""
 
     def __init__(self, *, loop: SimulationLoop) -> None:
         self._number = loop.next_number()
@@ -81,7 +82,7 @@ class _NumberedFuture(asyncio.Future[T]):
 
 
 class _NumberedTask(asyncio.Task[T]):
-    """A task whose hash is its number. A `TaskGroup` cancels its tasks in the order of a set."""
+    """A task whose hash is its number, because a `TaskGroup` cancels its tasks in the order of a set."""
 
     def __init__(
         self, work: Coroutine[Any, Any, T] | Generator[Any, None, T], *, loop: SimulationLoop, **more: Any
@@ -184,7 +185,7 @@ class SimulatedProcess:
             task.cancel()
 
     async def wait(self) -> None:
-        """Return when `main` and all other tasks have ended. The end of `main` ends the process."""
+        """Return when all tasks have ended. When the main task ends, the other tasks are killed."""
         if self._main is not None:
             await asyncio.wait({self._main})
         while self._tasks:

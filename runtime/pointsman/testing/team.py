@@ -28,9 +28,9 @@ from pointsman_schemas.team import Team
 
 __all__ = ["run_team", "running_team"]
 
-_POLL_INTERVAL_S = 0.005  # between two checks; the registration of all agents takes a few milliseconds
+_POLL_INTERVAL_S = 0.005  # between two checks if all agents are registered, which takes a few milliseconds
 _STOP_STEP_S = 0.05  # seconds of virtual time between two checks while the parts stop
-_HEARTBEAT_S, _ACK_WAIT_S = 3_600.0, 12_000.0  # long in virtual time, because each wake takes real time
+_HEARTBEAT_S, _ACK_WAIT_S = 3_600.0, 12_000.0  # long, because each heartbeat in virtual time takes real time
 
 
 @asynccontextmanager

@@ -19,12 +19,11 @@ from pointsman.errors import PointsmanError
 
 __all__ = ["ChildExitedError", "ChildProcesses", "exit_message", "exit_with_parent"]
 
-_STOP_TIMEOUT_S = (
-    5.0  # seconds that children have to drain before they are killed; a demo's agents need about one second
-)
+# Seconds that children have to drain before they are killed. The agents of a demo need about one second.
+_STOP_TIMEOUT_S = 5.0
 _FIRST_PAUSE_S = 0.5  # seconds before a crashed child is started again; doubled after each crash
 _MAX_PAUSE_S = 30.0
-_STABLE_AFTER_S = 30.0  # seconds after which a start counts as successful, and the pause is reset
+_STABLE_AFTER_S = 30.0  # seconds after which a start counts as successful, so the next pause is the first pause again
 _LOG_TAIL_CHARS = 400  # characters of a log that an error repeats
 
 
@@ -47,8 +46,8 @@ class _Child:
 class ChildProcesses:
     """Children that run `pointsman` commands, each with a log file in `directory`. The context ends all children.
 
-    Each child has its own session. So the terminal's Ctrl-C reaches only this process, and this process ends the
-    children in the right order. A child ends by itself when this process has exited.
+    Each child has its own session. So the terminal's Ctrl-C reaches only this process, which then ends the children. A
+    child ends by itself when this process has exited.
     """
 
     def __init__(self, directory: Path, environment: Mapping[str, str]) -> None:
@@ -135,8 +134,8 @@ class ChildProcesses:
 def exit_with_parent() -> None:
     """Send SIGTERM to this process when its standard input closes.
 
-    The parent has the other end of standard input and never writes. When the parent exits or is killed, the kernel
-    closes the parent's end.
+    For a child of `ChildProcesses`, standard input is a pipe from the parent, which never writes. When the parent exits
+    or is killed, the kernel closes the parent's end of the pipe, so the read ends.
     """
 
     def wait() -> None:

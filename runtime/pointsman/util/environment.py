@@ -52,9 +52,8 @@ def unset_variables(*names: str) -> None:
 def normalise_variables(*prefixes: str) -> None:
     """Clean the variables that other libraries read by themselves, such as the SDKs of the model providers.
 
-    Those libraries would take an empty `OPENAI_BASE_URL` as an address. Among the variables that begin with one of
-    `prefixes`, blank variables are removed from the environment of this process. White space around the values of the
-    other variables is removed.
+    Such a library would take an empty `OPENAI_BASE_URL` as an address. So the blank variables that begin with one of
+    `prefixes` are removed from the environment of this process, and white space around other values is removed.
     """
     for name in [name for name in os.environ if name.startswith(prefixes)]:
         if (value := variable(name)) is None:

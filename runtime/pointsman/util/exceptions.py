@@ -12,7 +12,8 @@ _MAX_CAUSES = 10
 def causes(error: BaseException) -> Iterator[BaseException]:
     """Yield an exception and its causes, the outermost first.
 
-    A chain of causes can be a ring. For example, code catches an error of a task and raises an earlier error.
+    A chain of causes can be a ring, so no exception is yielded twice. For example, code catches an error of a task and
+    raises an earlier error.
 
     Args:
         error: The exception.

@@ -9,7 +9,7 @@ from pointsman.errors import ConfigurationError
 
 __all__ = ["expand", "read_file"]
 
-_MAX_BYTES = 1 << 20  # certificates and credentials have a few kB; the limit is for a wrong path
+_MAX_BYTES = 1 << 20  # a larger file is a wrong path, because certificates and credentials have a few kB
 
 
 def expand(path: str) -> Path:
@@ -38,7 +38,7 @@ def read_file(setting: str, path: str) -> str:
         status = where.stat()
         if stat.S_ISDIR(status.st_mode):
             raise ConfigurationError(_problem_text(setting, path, "is a directory"))
-        if not stat.S_ISREG(status.st_mode):  # a pipe would block and cannot be read twice
+        if not stat.S_ISREG(status.st_mode):  # refused, because a pipe would block, and cannot be read twice
             raise ConfigurationError(_problem_text(setting, path, "is not a regular file"))
         if status.st_size > _MAX_BYTES:
             seen = f"has {status.st_size} bytes; expected at most {_MAX_BYTES}"

@@ -1,9 +1,9 @@
 """Load parts of third-party packages at their first use. This module also imports structlog in this way.
 
-The start of a process consists mostly of imports. Two packages load other packages that no worker uses. structlog loads
-rich (0.15 s of CPU) for tracebacks that Pointsman writes without rich. nats-py loads its JetStream client (0.05 s),
-which `bus/jetstream` replaces. Nothing is removed, so the packages behave the same, also in an application that uses
-rich or `nats.js`.
+The start of a process consists mostly of imports, and two packages import modules that no worker uses. structlog
+imports rich (0.15 s of CPU) for tracebacks, which Pointsman writes without rich. nats-py imports its JetStream client
+(0.05 s), which `bus/jetstream` replaces. An application can still use rich and `nats.js`, because the first use of a
+placeholder loads the module.
 
 Use this only for modules that third-party code imports by name. For a slow and rare import of Pointsman, write the
 import statement into the function that needs the module, with the reason in a comment.
@@ -42,8 +42,8 @@ class _LazyModule(ModuleType):
         return self._lazy_load(name)
 
     def _lazy_load(self, name: str) -> Any:
-        # The placeholders of the group are removed from sys.modules before a module of the group is loaded. Modules of
-        # one package import each other, and a module below a placeholder would be loaded twice.
+        # First remove all placeholders of the group from sys.modules. Modules of one package import each other, and the
+        # import system would load a module below a placeholder twice.
         for module, placeholder in self._lazy_group.items():
             if sys.modules.get(module) is placeholder:
                 del sys.modules[module]
@@ -91,7 +91,7 @@ def lazy_import(*names: str) -> Iterator[None]:
         yield
     finally:
         waiting = [module for module, placeholder in group.items() if sys.modules.get(module) is placeholder]
-        for module in waiting:  # otherwise a later import of a submodule would load the module again
+        for module in waiting:  # removed, because a later import of a submodule would load the module again
             del sys.modules[module]
     for module in waiting:
         package, _, part = module.rpartition(".")

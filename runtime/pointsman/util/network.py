@@ -6,8 +6,8 @@ from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_netw
 
 __all__ = ["ip_address_of", "is_loopback", "is_public"]
 
-_NAT64 = IPv6Network("64:ff9b::/96")  # its last four bytes are an IPv4 address
-_ISATAP = (0x0000_5EFE, 0x0200_5EFE)  # bytes 9 to 12, if the last four bytes are an IPv4 address
+_NAT64 = IPv6Network("64:ff9b::/96")  # the last four bytes of an address in this network are an IPv4 address
+_ISATAP = (0x0000_5EFE, 0x0200_5EFE)  # bytes 9 to 12 of an ISATAP address, whose last four bytes are an IPv4 address
 _CLOSED = tuple(
     map(
         ip_network,
@@ -30,8 +30,8 @@ def is_loopback(host: str) -> bool:
 def is_public(address: IPv4Address | IPv6Address) -> bool:
     """Return True if an address belongs to the public internet. An IPv4 address within an IPv6 address is also checked.
 
-    Private, shared, loopback, link-local, multicast, documentation and reserved addresses are not public. So most
-    metadata services of cloud providers are not public. The other metadata services are listed here.
+    Private, shared, loopback, link-local, multicast, documentation and reserved addresses are not public. Most metadata
+    services of cloud providers have such an address. The addresses of the others are in `_CLOSED`.
     """
     if any(address in network for network in _CLOSED):
         return False

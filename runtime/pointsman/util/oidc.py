@@ -24,14 +24,14 @@ __all__ = ["IssuerKeys", "TokenRefusedError", "named_issuer"]
 _log = structlog.get_logger(__name__)
 
 _ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
-"""Algorithms with a public key. With a shared secret (HS256), everyone who has the secret could make tokens."""
+"""Algorithms with a public key. HS256 is not accepted, because everyone who has the shared secret could make tokens."""
 _KEY_TYPES = ("RSA", "EC", "OKP")
 _MAX_AGE_S = 300.0  # seconds between two reads of the issuer's keys
-_MIN_PAUSE_S = 30.0  # least seconds between two reads, because not every token with an unknown key may cause a read
+_MIN_PAUSE_S = 30.0  # least seconds between two reads, so that tokens with unknown keys do not cause a read each
 _RETRY_PAUSE_S = 5.0  # seconds between a failed read and the next read
-_STALE_S = 60.0  # seconds for which old keys are used after failed reads, because the issuer may come back
+_STALE_S = 60.0  # seconds for which known keys are used while reads fail, so that a short outage stops no login
 _FETCH_TIMEOUT_S = 5.0
-_READING_TIMEOUT_S = 15.0  # seconds for both documents; a slow issuer must not delay all tokens
+_READING_TIMEOUT_S = 15.0  # seconds for both documents, because all tokens wait during a read
 _MAX_DOCUMENT_BYTES = 1_000_000
 _LEEWAY_S = 30.0  # seconds by which clocks may differ
 
@@ -186,7 +186,7 @@ def _read_document(url: str) -> dict[str, Any]:
         with build_opener(_NoRedirects).open(request, timeout=_FETCH_TIMEOUT_S) as response:
             text = response.read(_MAX_DOCUMENT_BYTES + 1)
     except HTTPError as error:
-        error.close()  # the error has an open connection
+        error.close()  # closes the connection of the answer
         raise ValueError(f"{url} answered with status {error.code}") from None
     if len(text) > _MAX_DOCUMENT_BYTES:
         raise ValueError(f"{url} has more than {_MAX_DOCUMENT_BYTES} bytes")

@@ -18,10 +18,9 @@ from pointsman.util.environment import child_environment
 
 __all__ = ["CompletedProcess", "kill_groups", "run_process", "wait_until_ended"]
 
-_TERMINATE_TIMEOUT_S = (
-    0.75  # seconds between SIGTERM and SIGKILL; below the one second that a worker waits for a cancelled handler
-)
-_POLL_INTERVAL_S = 0.02  # between two checks of a group, because the kernel does not report the end of a grandchild
+# Seconds between SIGTERM and SIGKILL. Less than the one second that a worker waits for a cancelled handler.
+_TERMINATE_TIMEOUT_S = 0.75
+_POLL_INTERVAL_S = 0.02  # between two checks of a group, which is polled: the kernel reports no end of a grandchild
 
 _HAS_GROUPS = hasattr(os, "killpg")
 """False on Windows. On Windows, commands work, but the children of a command are not ended with the command."""
@@ -110,7 +109,7 @@ async def _end_group(starting: asyncio.Future[asyncio.subprocess.Process]) -> No
     """Return when all processes of the group have exited, if the command started."""
     try:
         process = await starting
-    except OSError:  # `run_process` raises it
+    except OSError:  # not started; `run_process` raises the error
         return
     group = process.pid
     if not _HAS_GROUPS:

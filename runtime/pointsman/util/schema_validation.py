@@ -58,7 +58,7 @@ def value_problem(schema: Mapping[str, JsonValue], value: JsonValue) -> str:
 
     names = _keywords(schema)
     if json_schema_problem(dict(schema)) or {"unevaluatedProperties", "patternProperties"} <= names:
-        return ""  # the library finds unevaluated properties with Python's own regular expressions
+        return ""  # not checked: here the library uses Python's own regular expressions, which may backtrack
     validator = _validator_class()(dict(schema), registry=Registry())
     token = _left.set(MAX_STEPS)
     try:

@@ -27,7 +27,7 @@ _KEYS: Final = (
     r"|password|passwd|(?:client)?secret|credentials?|cookie|seed|jwt)"
 )
 _SECRET_KEY: Final = re.compile(rf"(?i)(?:^|[._-]){_KEYS}(?:$|[._-])")
-# Data within a text, such as the JSON answer of a tool, also if the text is quoted once more.
+# Data within a text, such as the JSON answer of a tool. The optional backslashes are for JSON that is quoted in JSON.
 _KEYED_SECRET: Final = re.compile(
     rf"(?i)(\\?[\"'](?:[\w.-]{{0,40}}[._-])?{_KEYS}(?:[._-][\w.-]{{0,40}})?\\?[\"']\s*:\s*)(\\?[\"'])"
     r"(?:\\[\s\S]|[^\\])*?(?=\2|\\?\Z)"
@@ -63,10 +63,10 @@ _LITERAL: Final = re.compile(
     r"(?:[\"']\s*+\]?\s*+(?:,|:|[=!]?=)|(?:\s*+:\s*+[\w.\[\] |]{1,40}?)?\s*+[=!:]?=)\s*+[a-z]{0,2})(\"{3}|'{3}|[\"'])"
     r"(?:\\.|(?!\2)[^\\\n])*"
 )
-_ESCAPED: Final = re.compile(r"(?<=\\[abfnrtv])[^\\]+")  # `\nsk-...` in a line of code, where `\b` does not match
+_ESCAPED: Final = re.compile(r"(?<=\\[abfnrtv])[^\\]+")  # for `\nsk-...` in a line of code: `\b` does not match after n
 _MAX_TRACEBACK_CHARS: Final = 32_768
 _MIN_SECRET_CHARS: Final = 6  # a shorter secret is a part of ordinary words, and to hide it would make texts unreadable
-_MIN_INFIX_CHARS: Final = 12  # a secret of this length is hidden within a word, too
+_MIN_INFIX_CHARS: Final = 12  # a secret of this length or more is hidden within a word, too
 _PLACEHOLDERS: Final = frozenset((
     "no-key", "nokey", "not-needed", "dummy-key", "api-key", "secret", "password", "changeme", "ollama", "lm-studio",
     "sk-no-key-required", "pointsman", "anonymous", "placeholder", "no-key-required",
@@ -93,7 +93,7 @@ def hide_secret(value: str | None) -> None:
     forms = "|".join(re.escape(form) for form in sorted({value, quote(value, safe="")}))
     whole = rf"(?:{forms})" if len(value) >= _MIN_INFIX_CHARS else rf"(?<![A-Za-z0-9])(?:{forms})(?![A-Za-z0-9])"
     _in_use[value] = whole
-    # The longest secret is first, because one secret may begin with another secret.
+    # Sort by length, longest first: if one secret begins with another, the longer secret must match.
     _IN_USE = re.compile("|".join(_in_use[each] for each in sorted(_in_use, key=len, reverse=True)))
 
 
@@ -109,7 +109,7 @@ def hide_header_values(headers: Iterable[str]) -> None:
 
 
 def to_writable(text: str) -> str:
-    """Return `text` with lone surrogates escaped. UTF-8 cannot encode a surrogate, so a whole batch would be lost."""
+    """Return `text` with lone surrogates escaped. UTF-8 cannot encode them, so a whole batch would be lost."""
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
 

@@ -1,8 +1,8 @@
 """Run a blocking function in its own thread, with the caller's context variables. The thread does not delay an exit.
 
-The loop's default executor is not used. A few blocked functions would fill the executor, and the interpreter joins the
-executor's threads before the exit. A daemon thread for each call costs about a tenth of a millisecond and ends with the
-call.
+The loop's default executor is not used, because a few blocked functions would fill the executor, and the interpreter
+joins the executor's threads before the exit. Instead, each call gets a daemon thread, which costs about a tenth of a
+millisecond and ends with the call.
 """
 
 from __future__ import annotations
@@ -61,11 +61,11 @@ async def run_in_thread(function: Callable[P, T], /, *args: P.args, **kwargs: P.
             settle = partial(_set_result, answer, call())
         except Exception as error:
             settle = partial(_set_exception, answer, error)
-        except BaseException as error:  # SystemExit and the like end a thread; they must not end the loop
+        except BaseException as error:  # an error such as SystemExit would end the event loop, so it is converted
             settle = partial(
                 _set_exception, answer, RuntimeError(f"{type(error).__name__} raised in a thread: {error}")
             )
-        with suppress(RuntimeError):  # the loop is closed, so no caller waits for the result
+        with suppress(RuntimeError):  # the event loop is closed, so no caller waits for the result
             loop.call_soon_threadsafe(settle)
 
     name = getattr(function, "__name__", "call")
@@ -89,6 +89,6 @@ def _set_result(answer: asyncio.Future[T], value: T) -> None:
 def _set_exception(answer: asyncio.Future[T], error: Exception) -> None:
     if answer.done():
         return
-    if isinstance(error, StopIteration):  # a future refuses this error, which would end the awaiting generator
+    if isinstance(error, StopIteration):  # converted, because a future does not accept a StopIteration
         error = RuntimeError(f"StopIteration raised in a thread: {error}")
     answer.set_exception(error)

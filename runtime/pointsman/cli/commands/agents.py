@@ -30,7 +30,7 @@ from pointsman_schemas.card import AgentCard
 
 __all__ = ["agents"]
 
-_WAIT_TIMEOUT_S = 60.0  # in seconds; a slow import on a busy machine takes ten seconds
+_WAIT_TIMEOUT_S = 60.0  # longest wait for agents; a slow import on a busy machine takes ten seconds
 _POLL_INTERVAL_S = 0.1  # seconds between two checks for live agents
 _COUNT_COLUMNS_WIDTH = 36  # columns for the numbers of instances, of waiting tasks and of running tasks, with margins
 _MIN_DESCRIPTION_WIDTH = 10  # in a column with fewer characters, the description is left out
@@ -142,7 +142,7 @@ def _agent_table(
             orphaned_handlers(cards),
         ]
         problems = "".join(f"{each}; " for each in found if each)
-        cut = narrow or not problems  # problems are wrapped if the table has room
+        cut = narrow or not problems  # in a wide table, problems are wrapped and not cut
         description = Text(problems, style="red", no_wrap=cut, overflow="ellipsis" if cut else "fold")
         description.append(one_line(card.description, limit=400 if cut else 80), style="default")
         cells = {

@@ -45,7 +45,7 @@ async def export(
     messages, children = sum(len(each.records) for each in flatten(archive)), len(list(flatten(archive))) - 1
     write_json(str(file), archive.model_dump_json(indent=1) + "\n")
     if str(file) == "-":
-        return Code.OK  # standard output contains only the archive
+        return Code.OK  # print nothing more, because standard output must contain only the archive
     if json:
         print_json({"workflow_id": id, "file": str(file), "messages": messages, "children": children})
     else:

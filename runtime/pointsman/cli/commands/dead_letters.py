@@ -38,7 +38,7 @@ from pointsman_schemas.log import WorkflowEnded
 
 __all__ = ["LetterFilter", "discard", "list_", "replay", "show"]
 
-_MAX_COUNTED = 1_000  # dead letters that are read for a list of causes, if no dead letter has the wanted cause
+_MAX_COUNTED = 1_000  # if no dead letter has the wanted cause, so many dead letters are read to list their causes
 
 _Ids = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="Ids of dead letters, or their beginnings.")]
 _Origin = Annotated[
@@ -63,7 +63,7 @@ _Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirma
 
 @dataclass(frozen=True, slots=True)
 class LetterFilter:
-    """The dead letters of a command. They have one of `ids`, or they match all other fields.
+    """The choice of dead letters in a command: by `ids`, or by all other fields together.
 
     `since` and `until` have the form of the options, which is an age such as 2h or a time.
     """
@@ -130,7 +130,7 @@ async def list_(
 
 
 async def _explain_no_letters(letters: LetterFilter, client: Client) -> str:
-    """Explain an empty list. An unknown cause may be misspelled, so list the existing causes."""
+    """Explain an empty list. If no dead letter has the wanted cause, list the causes, because it may be misspelled."""
     if letters.cause and (others := await replace(letters, cause=None, limit=_MAX_COUNTED).find(client)):
         kinds = Counter(letter.content.cause.kind for letter in others)
         listed = ", ".join(f"{escape_control(kind)} ({count})" for kind, count in kinds.most_common())
@@ -292,7 +292,7 @@ async def _apply(
 
 
 async def _suggested_command(client: Client, letter: DeadLetterEntry) -> str:
-    """Suggest the next command. An ended workflow cannot continue, but its request can be sent again."""
+    """Suggest the next command for a dead letter, by its origin and by the state of its workflow."""
     id, workflow = letter.content.id, letter.content.workflow_id
     if letter.imported_from is not None:
         return (
@@ -322,7 +322,7 @@ def _confirm(verb: str, count: int) -> bool:
     permanently = " permanently" if verb == "Discard" else ""
     try:
         return typer.confirm(f"{verb} {count} dead letter{'' if count == 1 else 's'}{permanently}?", err=True)
-    except typer.Abort:  # standard input is closed
+    except typer.Abort:  # standard input is closed, so there is no answer
         raise ConfigurationError("no confirmation on standard input; nothing was changed; use --yes") from None
 
 

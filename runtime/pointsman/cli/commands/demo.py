@@ -111,7 +111,7 @@ async def _run_demo(text: str | None, settings: Settings, home: Path, *, json: b
             command = (
                 f"\nSending the request. Any NATS client can do this:\n  nats pub {subject} {escape_control(body)}\n"
             )
-            terminal.print(Text(command), soft_wrap=True)  # not wrapped, because a wrapped command cannot be copied
+            terminal.print(Text(command), soft_wrap=True)  # in one line, because a wrapped command cannot be copied
         outcome = await local_system.or_child_exit(children, follow(workflow, json=json))
         root = await client.trace(workflow.id)
         if json:
@@ -131,7 +131,7 @@ async def _run_demo(text: str | None, settings: Settings, home: Path, *, json: b
 
 
 async def _publish_request(client: Client, team: str, request: str) -> Workflow:
-    """Publish a request as JSON without headers, as any NATS client can. The sequence gives the workflow's id."""
+    """Publish a request as JSON without headers, as any NATS client can, and find its workflow by its sequence."""
     sequence = await client.bus.publish(
         client.subjects.request(team, client.user), compact_json({"input": request}), {}
     )

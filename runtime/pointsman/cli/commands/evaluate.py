@@ -35,8 +35,8 @@ from pointsman.evaluation.runner import NO_AGENT, EvaluationReport, Suite, evalu
 
 __all__ = ["evaluate_suite"]
 
-_WAIT_NOTICE_AFTER_S = 3.0  # seconds before a notice; a live process is found at once
-_WAIT_TIMEOUT_S = 30.0  # largest wait in seconds; a process that has just been started needs a few seconds
+_WAIT_NOTICE_AFTER_S = 3.0  # seconds without a live process before a notice; a live process is found at once
+_WAIT_TIMEOUT_S = 30.0  # longest wait in seconds for a live process; a process needs a few seconds to start
 _POLL_INTERVAL_S = 0.1  # seconds between two checks for a live process
 
 
@@ -166,7 +166,7 @@ def _check_defined(suite: Suite, target: str) -> None:
 
 
 async def _wait_until_served(client: Client, suite: Suite) -> None:
-    """Wait until the team or the agent is live. Otherwise the requests would stay in the stream and run later.
+    """Wait until the team or the agent is live. Without this wait, the requests could stay in the stream and run later.
 
     Raises:
         NotFoundError: The team or the agent is not live after 30 seconds.

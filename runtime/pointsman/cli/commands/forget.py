@@ -36,7 +36,7 @@ async def forget(
     """
     async with session() as client:
         id = await resolve_workflow_id(client, workflow)
-        await client.workflow(id)  # an unknown id is reported before the request for confirmation
+        await client.workflow(id)  # read first, so that an unknown id is an error before the question for confirmation
         if not yes and not await asyncio.to_thread(_confirm, id):
             print_error("not confirmed; nothing was changed")
             return Code.FAILED
@@ -81,5 +81,5 @@ async def audit(session: Session, json: Json = False) -> None:
 def _confirm(workflow: str) -> bool:
     try:
         return typer.confirm(f"Delete all messages of {workflow} permanently?", err=True)
-    except typer.Abort:  # standard input is closed
+    except typer.Abort:  # standard input is closed, so there is no answer
         raise ConfigurationError("no confirmation on standard input; nothing was changed; use --yes") from None

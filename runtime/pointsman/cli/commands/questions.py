@@ -110,7 +110,7 @@ async def reject(
 
 async def _schema(client: Client, question: str) -> dict[str, JsonValue]:
     """Return the JSON Schema of an open question; an empty schema if the question is not open."""
-    if not (workflow := question.rpartition("-")[0]):  # not the id of a question; the answer reports this
+    if not (workflow := question.rpartition("-")[0]):  # not the id of a question; sending the answer reports the error
         return {}
     found = await client.operations.questions(workflow)
     return next((each.input_schema or {} for each in found if each.id == question), {})
@@ -123,7 +123,7 @@ def _value(text: str, schema: dict[str, JsonValue]) -> JsonValue:
     try:
         return parse_json(text.encode())
     except ContractError:
-        return text  # the check of the answer reports the problem
+        return text  # sent as a text; the check of the answer by the schema reports the problem
 
 
 async def _send(

@@ -1,4 +1,4 @@
-"""The commands supervisor, worker and dashboard, which run a process of a system. Each imports only its own part."""
+"""The commands supervisor, worker and dashboard, which run a process of a system. Each imports only what it runs."""
 
 from __future__ import annotations
 

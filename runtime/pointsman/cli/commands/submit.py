@@ -173,7 +173,7 @@ async def _wait_for_outcome(client: Client, workflow: Workflow, *, watch: bool, 
 async def _explain_silence(client: Client, workflow: Workflow) -> None:
     """Explain after some seconds why no supervisor may have admitted the request."""
     await asyncio.sleep(NOTICE_AFTER_S)
-    with suppress(BusUnavailableError):  # the wait for the outcome reports the lost broker
+    with suppress(BusUnavailableError):  # not reported here, because the wait for the outcome reports a lost broker
         if await is_admitted(client, workflow):
             return
         hint = await unknown_team_hint(client, workflow.team)

@@ -125,11 +125,11 @@ class _Chat:
     async def run(self) -> None:
         """Run turn after turn until the input ends or the user ends the chat."""
         loop = asyncio.get_running_loop()
-        with suppress(NotImplementedError):  # without signal handlers, Ctrl-C ends the chat
+        with suppress(NotImplementedError):  # on a system without signal handlers, Ctrl-C ends the chat at once
             loop.add_signal_handler(signal.SIGINT, self._on_interrupt)
         await self._print_history()
-        # A thread that reads a terminal cannot be stopped, but a daemon thread does not prevent the exit of the
-        # process.
+        # Lines are read in a daemon thread, because a thread that reads a terminal cannot be stopped, and any other
+        # thread would prevent the exit of the process.
         reading = threading.Event()
         threading.Thread(target=_read_lines, args=(loop, self._lines, reading), daemon=True).start()
         while True:
@@ -179,7 +179,7 @@ def _read_lines(loop: asyncio.AbstractEventLoop, lines: asyncio.Queue[str | None
             sys.stderr.write("> ")
             sys.stderr.flush()
         line = sys.stdin.readline()
-        with suppress(RuntimeError):  # the loop is closed, because the chat has ended
+        with suppress(RuntimeError):  # the chat has ended and its event loop is closed, so the line is dropped
             loop.call_soon_threadsafe(lines.put_nowait, line or None)
         if not line:
             return

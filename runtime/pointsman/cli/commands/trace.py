@@ -28,8 +28,8 @@ from pointsman.telemetry.otlp import to_otlp
 
 __all__ = ["trace"]
 
-_FRAME_INTERVAL_S = 0.1  # seconds between two frames; smooth, with a few per cent of a core
-_REDRAW_PAUSE_FACTOR = 9  # pause relative to the time of drawing, because a frame of hundreds of tasks takes longer
+_FRAME_INTERVAL_S = 0.1  # seconds between two frames; looks smooth and takes a few per cent of a core
+_REDRAW_PAUSE_FACTOR = 9  # a pause is at least so many times the time of drawing, which grows with the tasks
 _RESERVED_LINES = 4  # lines of the terminal for the header, the command above the tree and a failure below the tree
 
 
@@ -84,7 +84,7 @@ async def _draw_live_trace(client: Client, workflow: Workflow, terminal: Console
             began = monotonic()
             if (root := live_trace.trace()) is not None:
                 now = datetime.now(UTC)
-                with suppress(BusUnavailableError):  # the next frame is drawn when the broker is back
+                with suppress(BusUnavailableError):  # no frame now; the next frame follows when the broker is back
                     shown = fit_to_lines(
                         at_time(root, now, await client.operations.live_names()), terminal.height - _RESERVED_LINES
                     )

@@ -30,7 +30,7 @@ from pointsman.util.child_processes import ChildExitedError, ChildProcesses, exi
 __all__ = ["up"]
 
 _DEFAULT_PORT = 4222  # the default port of NATS clients
-_RESTART_PAUSE_S = 0.5  # seconds before a restart of the broker; equal to the first pause of other children
+_RESTART_PAUSE_S = 0.5  # seconds before a restart of the broker, as before the first restart of other children
 
 
 def up(
@@ -212,7 +212,8 @@ def _find_free_port() -> int:
 
 def _is_port_free(port: int) -> bool:
     with socket.socket() as probe:
-        # Connections of the last broker may be in TIME-WAIT. On Windows, the option would allow a port that is in use.
+        # Allow a port on which connections of the last broker are in TIME-WAIT. Not on Windows, where the option would
+        # also allow a port that is in use.
         if os.name == "posix":
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

@@ -50,7 +50,7 @@ EVENT_TEXT_COLUMN = 13 + _NAME_WIDTH  # the column of the text, after the time, 
 _MAX_TEXT_WIDTH = 72  # characters in a line of streamed text
 _TONE_STYLES = {"plain": "", "good": "green", "bad": "red", "warn": "yellow", "busy": "cyan"}
 _PROMINENT_MARKS = "▶≡■?"  # highlighted lines, which readers search first
-_UNCUT_MARKS = "✗?!‖-"  # failures and questions to a person, which are wrapped, not cut, at the edge of a terminal
+_UNCUT_MARKS = "✗?!‖-"  # failures and questions, whose lines are wrapped, not cut, because a person must read them
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +77,12 @@ class EventPrinter:
         self._text_width = text_width
         self._start: datetime | None = None
         self._timeline = timeline.Timeline()
-        self._partial_text: dict[tuple[str, int, str], str] = {}  # by task, attempt and agent
+        self._partial_text: dict[tuple[str, int, str], str] = {}  # text without a line end, by task, attempt and agent
 
     def text_lines(self, delta: Delta) -> Iterator[EventLine]:
         """Yield the lines of streamed text that a piece of text completes."""
         attempt = delta.task_id, delta.attempt, delta.agent
-        if delta.call and delta.offset == 0:  # a new text begins, because the model call is repeated
+        if delta.call and delta.offset == 0:  # a new text begins, so the earlier text gets no further piece
             yield from self.rest_of_text(delta.task_id, delta.agent)
         text = self._partial_text.pop(attempt, "") + delta.text
         while (end := self._line_end(text)) > 0:
@@ -197,7 +197,7 @@ async def follow(workflow: Workflow, *, json: bool) -> Outcome:
                 for line in printer.lines(event):
                     line.print(terminal)
             if isinstance(event, WorkflowEnded):
-                outcome = event.outcome  # the end of a round; the events continue if the workflow was resumed
+                outcome = event.outcome  # not returned yet, because a resumed workflow has further events
     return outcome or await workflow.outcome()
 
 

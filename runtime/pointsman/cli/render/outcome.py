@@ -65,7 +65,7 @@ STYLE = {
     "failed": "red",
 }
 _DEFAULT_WIDTH = 80  # default columns of a terminal
-NARROW_WIDTH = 112  # in fewer columns, tables leave out details
+NARROW_WIDTH = 112  # in a terminal with fewer columns, tables leave out details
 
 
 def render_answer(outcome: Outcome) -> str:
@@ -106,7 +106,7 @@ def render_outcome(outcome: Outcome) -> RenderableType:
     if outcome.reason and outcome.reason not in render_answer(outcome) and not _is_redundant(outcome):
         line.append(f" ({one_line(outcome.reason, limit=400)})")
     line.append(f" in {format_seconds(outcome.elapsed)}")
-    if outcome.sequential > outcome.elapsed:  # True only if tasks ran in parallel
+    if outcome.sequential > outcome.elapsed:  # shown only if tasks ran in parallel
         line.append(f"; one after another: {format_seconds(outcome.sequential)}")
     if tokens := format_usage(outcome.usage):
         line.append(f"; {tokens}")
@@ -178,8 +178,8 @@ def render_workflow(
     parts: list[RenderableType] = []
     results: dict[str, JsonValue] = {}
     asked: dict[str, str] = {}
-    errors: dict[str, None] = {}  # distinct tasks, in order
-    own: set[str] = set()  # tasks of roles are left out, because their results are the plan and the answer
+    errors: dict[str, None] = {}  # the distinct texts, in order
+    own: set[str] = set()  # tasks of roles, whose results are not shown, because they are the plan and the answer
     begins = isinstance(entries[0], WorkflowStarted)
     top = at_time(build_trace(entries, reports), now, alive).children[0] if begins else None
     status = top.status if top else ""
@@ -285,7 +285,7 @@ def _task_table(top: TraceNode, now: datetime) -> Table:
         used = [f"{task.usage.tokens:,}" if task.usage.tokens else ""]
         used += [format_dollars(task.usage.cost) if task.usage.cost else ""] if costly else []
         status = Text(task.status, style=STYLE.get(task.status, ""))
-        # The version of the agent in the newest attempt. A team has no version.
+        # `revision` is the version of the agent in the newest attempt; empty for a team.
         table.add_row(task.task_id, task.agent, task.revision, status, str(task.attempt or ""), took, *used)
     return table
 

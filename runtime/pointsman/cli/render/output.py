@@ -55,15 +55,16 @@ __all__ = [
 ]
 
 _BROKER_COMMAND = re.compile(r"`(pointsman (?!up\b|demo\b|grants\b|replay\b|dashboard-user\b)[^`]+)`")
-_connection_options: dict[str, str] = {}  # connection options of the command that this process runs
+_connection_options: dict[str, str] = {}  # the connection options of the running command, by name
 
-_UNBOUNDED_WIDTH = 10_000  # columns of a file or a pipe; lines are neither cut nor wrapped, so `grep` works
+_UNBOUNDED_WIDTH = 10_000  # columns of a file or a pipe: so many that no line is cut or wrapped, and `grep` works
 _UNWRITABLE_ERRNOS = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 _ASCII_SIGNS = str.maketrans("✓✗■●█▪─━├└│┊…·→↓▶≡‖", "+x#*##-=|`||..>v>=|")
 """The replacements of signs for a terminal whose encoding lacks them. Any other character becomes a question mark."""
 
-# Escape sequences in an agent's answer could move the cursor or rename the window. C1 characters also begin them.
+# Escaped in printed text, because escape sequences in an agent's answer could move the cursor or rename the window. C1
+# characters also begin such sequences.
 _CONTROL_CHARS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
@@ -84,14 +85,14 @@ def exit_code_of(function: Callable[[], Code | None]) -> Code:
         try:
             return function() or Code.OK
         except (Exception, KeyboardInterrupt):
-            _disable_broken_output()  # the error is printed even if standard output is broken
+            _disable_broken_output()  # so that a broken standard output does not hide the error
             raise
         finally:
             sys.stdout.flush()  # flush here, because the interpreter's flush at exit cannot report an error
     except KeyboardInterrupt:
         print_error("interrupted")
         return Code.INTERRUPTED
-    except SystemExit as end:  # rich and click exit the process if a pipe is closed
+    except SystemExit as end:  # raised by rich and click if the output pipe is closed, which is a success here
         if not isinstance(end.__context__, BrokenPipeError):
             raise
         return _output_error_code(end.__context__)
@@ -123,7 +124,8 @@ def _disable_broken_output() -> None:
 
 
 def _redirect_to_null() -> None:
-    with suppress(OSError, ValueError):  # otherwise the interpreter writes the buffer again at exit, and fails
+    # At exit, the interpreter writes the rest of the buffer. The null device accepts this write, the broken output not.
+    with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -177,8 +179,8 @@ def code_for(error: BaseException) -> Code | None:
 def _root_cause(error: BaseException) -> BaseException:
     """Return the error that a task group has wrapped.
 
-    If several errors have an exit code, return the first error. For example, each task lost the connection to the
-    broker.
+    If the group has several errors and each has an exit code, return the first error. For example, if each task lost
+    the connection to the broker.
     """
     if not isinstance(error, BaseExceptionGroup):
         return error
@@ -257,13 +259,14 @@ def write_json(file: str, text: str) -> None:
     if file == "-":
         print(_escape_unencodable(text).rstrip("\n"))
         return
-    if os.path.islink(file):  # needed for a system without O_NOFOLLOW
+    if os.path.islink(file):  # checked here too, because some systems have no O_NOFOLLOW
         raise ConfigurationError(f"{file} is a symbolic link, which is not followed; give the path of the file itself")
     flags = os.O_WRONLY | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
     try:
         with open(os.open(file, flags, 0o600), "w", encoding="utf-8") as output:
             if stat.S_ISREG(os.fstat(output.fileno()).st_mode):
-                os.chmod(output.fileno() if os.chmod in os.supports_fd else file, 0o600)  # for an existing file
+                # An existing file keeps its mode when it is opened, so the mode is changed here.
+                os.chmod(output.fileno() if os.chmod in os.supports_fd else file, 0o600)
                 output.truncate()
             output.write(text)
     except OSError as error:

@@ -76,7 +76,7 @@ def render_tree(root: TraceNode, now: datetime, width: int = 140) -> RenderableT
     if not narrow:
         table.add_column("", no_wrap=True, overflow="ellipsis", max_width=room)
     for prefix, node in _rows(root, "", ""):
-        counted = node.kind != "publish"  # the child workflow has the numbers
+        counted = node.kind != "publish"  # no numbers for a publish node, because its child, the workflow, has them
         took = _duration_text(node, now) if counted else ""
         tokens = f"{node.usage.tokens:,}" if counted and node.usage.tokens else ""
         paid = (format_dollars(node.usage.cost) if counted and node.usage.cost else "",) if costly else ()

@@ -21,8 +21,8 @@ from pointsman_schemas.log import Entry, QuestionAnswered, QuestionAsked
 __all__ = ["NOTICE_AFTER_S", "notices", "report_outages", "report_waits"]
 
 NOTICE_AFTER_S = 3.0  # seconds without progress before a notice is printed; admission takes milliseconds
-_BROKER_CHECK_INTERVAL_S = 0.5  # seconds between two checks of the connection; a shorter outage is not reported
-_MAX_CHECK_INTERVAL_S = 60.0  # longest pause between two checks for missing agents; a check reads the whole log
+_BROKER_CHECK_INTERVAL_S = 0.5  # seconds between two checks of the connection, which may miss a shorter outage
+_MAX_CHECK_INTERVAL_S = 60.0  # longest pause between two checks for missing agents, because a check reads the whole log
 
 
 @asynccontextmanager
@@ -71,14 +71,14 @@ async def report_waits(client: Client, workflow: Workflow, *, questions: bool) -
     while True:
         await asyncio.sleep(pause)
         pause = min(2 * pause, _MAX_CHECK_INTERVAL_S)
-        # The workflow may not be admitted yet. `report_outages` reports a lost broker.
+        # Check again later: the workflow may not be admitted yet, and `report_outages` reports a lost broker.
         with suppress(BusUnavailableError, NotFoundError):
             try:
                 with client.bus.optional_requests(""):
                     entries = await client.entries(workflow.id)
                     root = build_trace(entries)
                     alive = await client.operations.live_names()
-            except PermissionDeniedError:  # the caller may have no right to read logs and cards
+            except PermissionDeniedError:  # no notices, because this user may not read logs and cards
                 return
             for task in tasks_without_agent(at_time(root, datetime.now(UTC), alive)):
                 if task.detail not in reported:

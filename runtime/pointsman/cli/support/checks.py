@@ -43,14 +43,14 @@ from pointsman_schemas.team import ANY, Team
 
 __all__ = ["check_requests", "check_retention", "check_supervisor", "check_tasks", "run_checks"]
 
-_RECHECK_DELAY_S = 0.5  # in seconds; a live supervisor takes waiting messages within milliseconds
+_RECHECK_DELAY_S = 0.5  # wait before a second look at waiting messages, which a live supervisor takes in milliseconds
 _MAX_SHOWN_SUBJECTS = 5  # largest number of subjects in one line
-_MAX_COUNTED = 1_000  # largest number of dead letters that are counted; doctor reports more as "or more"
+_MAX_COUNTED = 1_000  # largest number of dead letters that are counted; from this number on, doctor prints "or more"
 _RETAINED_STREAMS: Sequence[StreamKind] = ("requests", "controls", "results", "work", "log")
-_RETENTION_TOLERANCE = timedelta(days=1)  # supervisors apply the retention every hour
+_RETENTION_TOLERANCE = timedelta(days=1)  # not a problem, because supervisors apply the retention only every hour
 _MAX_WORKFLOWS = 100  # largest number of workflows whose tasks are checked
 _LATENCY_SAMPLES = 3  # number of measurements of the broker's latency
-_SLOW_BROKER_S = 0.25  # in seconds; 500 times the latency on one machine, and more than between continents
+_SLOW_BROKER_S = 0.25  # latency of a slow broker, in seconds: more than the latency between continents
 
 
 async def run_checks(
@@ -73,7 +73,7 @@ async def run_checks(
             granted, missing = await check_rights(settings, team, role, agents)
             for check in missing:
                 yield check
-            if granted not in READING_ROLES:  # the other checks read all streams, which this role may not
+            if granted not in READING_ROLES:  # end here, because the other checks read all streams
                 return
         async with session(settings.url, settings.namespace) as client:
             connected = True
@@ -124,7 +124,7 @@ def _check_of_error(error: PointsmanError) -> Check:
 
 
 async def _check_broker(client: Client, settings: Settings) -> Check:
-    """Measure the latency of the broker. The best of several samples is used, because one long pause means nothing."""
+    """Measure the latency of the broker. The smallest of several samples is used, as one long pause means nothing."""
     clock, samples = SystemClock(), list[float]()
     for _ in range(_LATENCY_SAMPLES):
         began = clock.monotonic()
@@ -162,14 +162,14 @@ async def _check_streams(client: Client, team: Team | str | None, settings: Sett
 async def check_retention(client: Client, settings: Settings) -> Check:
     """Check that the streams contain no message that is older than twice its retention period.
 
-    A message of a workflow that has not ended stays in its stream, and so do all later messages.
+    A message of a workflow that has not ended stays in its stream. All later messages of the stream then stay too.
 
     Args:
         client: The client.
         settings: The settings.
 
     Returns:
-        The result. It names messages that are older than their retention period.
+        The result, with the messages that are older than their retention period.
     """
     kept, too_long, now = list[str](), False, await client.bus.time()
     for stream in _RETAINED_STREAMS:
@@ -227,7 +227,7 @@ async def check_supervisor(client: Client, team: str) -> Sequence[Check]:
     checks = [Check("supervisor", alive > 0, f"{alive or 'none'} of {team} live", advice)]
     for consumer, first in zip(consumers, before, strict=True):
         depth = await client.bus.depth(consumer.name, consumer.stream) if first and _is_stalled(first) else first
-        if depth is None:  # no supervisor of the team has run in this namespace
+        if depth is None:  # no consumer to check, because no supervisor of the team has run in this namespace
             continue
         finding = f"{consumer.name}: {depth.pending} waiting, {depth.in_flight} running"
         finding += ", and no supervisor receives them" if _is_stalled(depth) else ""
@@ -243,8 +243,8 @@ def _team_consumers(client: Client, team: str) -> tuple[DurableConsumer, ...]:
 async def check_requests(client: Client) -> Check:
     """Check that the team of each queued request has a live supervisor, and that each subject of requests names a team.
 
-    Cancelled requests do not need a supervisor. The broker also stores a message on a subject with a literal wildcard,
-    such as `pointsman.request.*.shop`, which no team reads.
+    Cancelled requests do not need a supervisor. A subject is checked because the broker stores a message even on a
+    subject with a literal wildcard, such as `pointsman.request.*.shop`, which no team reads.
 
     Args:
         client: The client.
@@ -375,7 +375,7 @@ def _check_definitions(teams: Mapping[str, Sequence[AgentCard]]) -> Check:
 
 
 async def _check_prices(team: Team | str | None, alive: Mapping[str, Sequence[AgentCard]]) -> Check:
-    """Check that the prices of the live agents' models are known. A team with a cost limit needs the prices."""
+    """Check that the prices of the live agents' models are known, because a team with a cost limit needs them."""
     models = {(card.model, name) for name, cards in alive.items() for card in cards if card.model}
     unknown = [
         f"{name}: {model}"
@@ -401,7 +401,7 @@ def _check_handlers(alive: Mapping[str, Sequence[AgentCard]]) -> Check:
 
 
 async def _check_ack_waits(client: Client, alive: Mapping[str, Sequence[AgentCard]]) -> Check:
-    """Check that all processes of a queue have the same acknowledgement deadline. The longest deadline applies."""
+    """Check that all processes of a queue have one acknowledgement deadline, because otherwise the longest applies."""
     teams = sorted({card.name for card in await client.operations.teams()})
     consumers = [consumer for name in teams for consumer in _team_consumers(client, name)]
     depths = await gather_batched(client.bus.depth(consumer.name, consumer.stream) for consumer in consumers)

@@ -27,7 +27,7 @@ async def check_rights(
 ) -> tuple[GrantRole | None, Sequence[Check]]:
     """Check that the user has the rights of a role. If no role is given, check the role with the fewest missing rights.
 
-    If half of the rights of a role are missing, this is not the role of the user.
+    If half of the rights of a role are missing, the user does not have this role, so the role does not fit.
 
     Args:
         settings: The settings.
@@ -48,8 +48,8 @@ async def check_rights(
     else:
         possible = possible_grants(settings, teams=teams, agents=agents)
         found = [(each, await refused_rights(settings, each)) for each in possible]
-        # A user may have only some teams of its role. If the teams are unknown, only a role without missing rights
-        # fits.
+        # A right may be missing because the user has the role only for some teams. If the team is unknown, this cannot
+        # be distinguished, so only a role without missing rights fits.
         tried = [
             (grant, refused)
             for grant, refused in found
@@ -59,7 +59,7 @@ async def check_rights(
         if not tried:
             advice = "name the role with --role, a team as TEAM, and the agents of a worker with --agent"
             return None, [Check("rights", False, "no role fits the user of this process", advice)]
-        # If equally many rights of two roles are missing, the role with more rights is chosen.
+        # If two roles have equally many missing rights, choose the role with more rights.
         chosen, refused = min(
             tried, key=lambda each: (len(each[1]), -len(permissions(each[0], settings.namespace).publish))
         )

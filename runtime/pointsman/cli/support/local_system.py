@@ -52,15 +52,15 @@ _CONNECTION_SETTINGS = (
     "JETSTREAM_DOMAIN",
     "REPLICAS",
 )
-_READY_TIMEOUT_S = 60.0  # seconds for all processes to start; six interpreters on one slow core need about ten seconds
+_READY_TIMEOUT_S = 60.0  # seconds for the start of all processes, which takes ten seconds for six on one slow core
 _POLL_INTERVAL_S = 0.05  # seconds between two checks for live agents
 _MIN_NAME_WIDTH = 14  # columns for the names of processes
 
 
 def ignore_connection_settings() -> None:
-    """Unset the variables that describe a different broker, for this process and its children.
+    """Unset the variables for the connection to a different broker, in this process and for its children.
 
-    The broker of a local system is one server without TLS, login and JetStream domain.
+    The broker of a local system is one server without TLS, login and JetStream domain, so they would be wrong.
     """
     unset_variables(*(f"POINTSMAN_{name}" for name in _CONNECTION_SETTINGS))
 
@@ -133,7 +133,7 @@ def working_directory(directory: Path | None, prefix: str) -> Path:
 
 @contextmanager
 def exclusive_lock(home: Path) -> Iterator[None]:
-    """Lock a folder, because two brokers with one store destroy the store. The kernel releases the lock at exit.
+    """Lock a folder, because two brokers in one folder would destroy its store. The kernel releases the lock at exit.
 
     Args:
         home: The folder.
@@ -146,7 +146,7 @@ def exclusive_lock(home: Path) -> Iterator[None]:
     """
     try:
         import fcntl
-    except ImportError:  # Windows
+    except ImportError:  # no lock on Windows
         yield
         return
     try:
@@ -181,7 +181,7 @@ def child_processes(
     """
     environment = {"POINTSMAN_URL": broker.url, "POINTSMAN_NAMESPACE": settings.namespace}
     if settings.health_port is not None:
-        environment["POINTSMAN_HEALTH_PORT"] = "0"  # a free port for each process; processes cannot share a port
+        environment["POINTSMAN_HEALTH_PORT"] = "0"  # a free port for each process, because two cannot share one port
     if search_path is not None:
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(search_path), variable("PYTHONPATH"))))
     return ChildProcesses(home, environment)

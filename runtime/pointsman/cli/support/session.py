@@ -88,7 +88,7 @@ async def session(url: str | None, namespace: str | None, *, create: bool = Fals
     observed = telemetry.setup("pointsman-cli", settings=settings)
     try:
         async with connect(settings=settings, create=create) as client:
-            with client.bus.optional_requests(""):  # the command prints the refusal that ends it
+            with client.bus.optional_requests(""):  # no log of a refusal, because the command prints its own error
                 yield client
     finally:
         await observed.shutdown()

@@ -1,4 +1,4 @@
-"""Find the agents in whose queue handoffs of several teams wait."""
+"""Find agents whose queue has waiting handoffs from several teams."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ __all__ = ["describe_shared_queues"]
 
 
 async def describe_shared_queues(client: Client, alive: Mapping[str, Sequence[AgentCard]]) -> list[str]:
-    """Describe each queue of an agent without a team that has a backlog of at least two live teams.
+    """Describe the queues with a backlog from at least two live teams. Only agents that belong to no team are checked.
 
     Args:
         client: The client.
         alive: The cards of the live agents, by name.
 
     Returns:
-        One text for each such queue. A backlog means that there are more handoffs than slots of all instances.
+        One text for each such queue. A queue has a backlog if at least as many handoffs wait as all instances of the
+        agent have slots.
     """
     shared = {name: cards for name, cards in alive.items() if cards[0].owner is None}
     depths = await gather_batched(map(client.operations.queue_depth, shared))

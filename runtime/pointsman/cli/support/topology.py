@@ -11,7 +11,7 @@ from pointsman_schemas.team import Team
 
 __all__ = ["SHIPPED_TEAM", "SHIPPED_WORKERS", "Topology", "demo_topology", "topology_of"]
 
-# Names, not imports, because this package may not import the package of shipped agents.
+# Named by their modules, because this package may not import the package of shipped agents.
 SHIPPED_TEAM = "pointsman_agents.customer_service"
 _SHIPPED_ROLES = {name: f"pointsman_agents.{name}" for name in ("planner", "synthesizer", "classifier")}
 SHIPPED_WORKERS: Mapping[str, Sequence[str]] = {

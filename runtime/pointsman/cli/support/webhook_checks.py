@@ -14,7 +14,7 @@ from pointsman.webhooks.observer import Observation, Observer
 
 __all__ = ["check_webhooks"]
 
-_LATE = timedelta(minutes=5)  # a service takes a delivery within seconds, also if there are many deliveries
+_LATE = timedelta(minutes=5)  # a delivery that waits longer is late: a service takes even one of many in seconds
 _MAX_SHOWN = 3  # largest number of disabled endpoints in one line
 
 

@@ -1,9 +1,9 @@
 """Admit items to a queue of the SDK, pass batches from the queue to an exporter, and count the items that are lost.
 
-The SDK's own queue drops items silently when the queue is full. The queue never becomes full, because this gate admits
-an item only if there is room. While an exporter fails, the gate admits one item at intervals, to check if the collector
-is available again. Other items are neither queued nor encoded. An exporter that hangs has not failed yet and may
-continue, so the gate admits items while the queue has room.
+The SDK's own queue drops items silently when the queue is full. So this gate admits an item only if there is room, and
+counts the items that it rejects. While an exporter fails, the gate admits one item at intervals, to check if the
+collector is available again. Other items are neither queued nor encoded. An exporter that hangs has not failed yet and
+may continue, so the gate then admits items while the queue has room.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pointsman.telemetry.logs import get_logger
 
 __all__ = ["ExportGate"]
 
-_EXPORT_TIMEOUT_S: Final = 2.0  # longest time of an export; a busy collector answers within one second, or with 503
+_EXPORT_TIMEOUT_S: Final = 2.0  # an export that takes longer hangs: a busy collector answers in one second, or with 503
 _RETRY_PAUSE_S: Final = 5.0  # pause after a failed export; the standard's default delay of a batch
 
 _log = get_logger(__name__)
@@ -39,7 +39,7 @@ class ExportGate:
         self._exporter = exporter
         self._monotonic = monotonic
         self._has_failed = False  # True if the last export failed, so the collector seems unavailable
-        self._retried_at = 0.0  # time by `monotonic` from which one item is admitted after a failure
+        self._retried_at = 0.0  # after a failure: time by `monotonic` from which one item is admitted
         self._export_started: float | None = None  # start of the running export, by `monotonic`
         self._rejected = 0  # lost items since the last delivery
         self._was_full = False
@@ -51,10 +51,10 @@ class ExportGate:
             os.register_at_fork(after_in_child=lambda: (found := empty()) and found())
 
     def _reset(self) -> None:
-        """Set the gate to empty, at the start and in a forked process, in which the SDK also empties its queue."""
+        """Set the gate to empty, at the start and in a forked process, because the SDK also empties its queue there."""
         self._in_flight = 0
         self._export_started = None
-        self._lock = threading.RLock()  # reentrant: a garbage-collected generator may end its span
+        self._lock = threading.RLock()  # reentrant, because the finalizer of a generator may end a span under the lock
 
     @property
     def lost(self) -> int:
@@ -68,9 +68,9 @@ class ExportGate:
     def collector_down(self) -> bool:
         """Return True if a span that begins now would probably be lost.
 
-        In the first case, the collector is unavailable, and the next try is not due or already has an item. In the
-        second case, the collector does not answer a batch, and the queue is full. If the collector answers, a full
-        queue may have room when the span ends.
+        A span would be lost in two cases. In the first case, the last export failed, and the next try is not due or
+        has its item already. In the second case, an export hangs, and the queue is full. A full queue alone is not
+        enough, because the queue may have room when the span ends.
 
         Returns:
             True if there is no need to make the span.
@@ -78,7 +78,7 @@ class ExportGate:
         return (self._has_failed or (self._export_started is not None and self._is_stuck())) and not self.is_open()
 
     def reject(self) -> None:
-        """Count a lost item. The queue was full before or after the item was made."""
+        """Count an item that was not made or not queued, because the gate was closed."""
         self._dropped(1, offered=1)
         if not self._was_full and not self._has_failed:
             self._was_full = True
@@ -123,7 +123,7 @@ class ExportGate:
                 delivered = len(batch) - getattr(self._exporter, "left_out", 0)
             return result
         except (TypeError, ValueError) as error:
-            at_fault = isinstance(error, OSError)  # some errors of HTTP clients are an OSError and a ValueError
+            at_fault = isinstance(error, OSError)  # some errors of HTTP clients are both an OSError and a ValueError
             raise
         finally:
             self._export_started = None

@@ -1,8 +1,8 @@
 """Count values in histograms, and pass the points to the SDK's readers when a reader collects.
 
-Adding a value is much cheaper than in the SDK, which passes each value through readers, views and attribute sets (see
-docs/performance.md). The points equal the points of the SDK, so they are cumulative and have explicit buckets. The
-exemplar of a bucket is its newest value from a sampled span.
+An addition is much cheaper than in the SDK, which passes each value through readers, views and attribute sets (see
+docs/performance.md). The points equal the SDK's points: they are cumulative and have explicit buckets, and the exemplar
+of a bucket is its newest value from a sampled span.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Labels: TypeAlias = frozenset[tuple[str, Value]]
 """Key of a series. It contains the attributes in any order."""
 HistogramSpecs: TypeAlias = Mapping[str, tuple[str, str, tuple[float, ...]]]
 """Unit, description and boundaries of histograms, by name."""
-MAX_SERIES: Final = 2000  # largest number of series of one metric, by the standard
+MAX_SERIES: Final = 2000  # largest number of series of one metric; the standard's default
 OVERFLOW_LABELS: Final[Labels] = frozenset({("otel.metric.overflow", True)})
 """Key of the overflow series. It gets the values of all series beyond the maximum."""
 _INFINITE: Final = float("inf")
@@ -43,10 +43,10 @@ class Histograms:
     def __init__(self, described: HistogramSpecs) -> None:
         self._described: Final = described
         self._series: dict[str, dict[Labels, _Series]] = {}
-        self._lock = threading.RLock()  # reentrant: a finalizer of a generator may add a value
+        self._lock = threading.RLock()  # reentrant, because the finalizer of a generator may add a value under the lock
 
     def add(self, name: str, value: float, labels: Labels) -> None:
-        if not 0 <= value < _INFINITE:  # a clock that was set back gives negative durations, which the SDK also drops
+        if not 0 <= value < _INFINITE:  # negative durations, from a clock that was set back, are dropped as in the SDK
             return
         with self._lock:
             found = self._series.get(name)
@@ -67,8 +67,8 @@ class Histograms:
     def register(self, meter: Meter) -> None:
         """Let the readers of `meter` collect these histograms.
 
-        The SDK passes nothing to a reader if the meter has no values. So a gauge is registered, and the readers replace
-        the gauge by these histograms.
+        The SDK calls a reader only if the meter has values. So a gauge is registered, and the readers replace this
+        gauge by the histograms.
         """
         meter.create_observable_gauge(_INSTRUMENT_NAME, [lambda _: [Observation(1)]])
 
@@ -138,7 +138,7 @@ class _Series:
             self._min = value
         if value > self._max:
             self._max = value
-        if not get_current():  # an empty context has no open span, and is cheaper to check
+        if not get_current():  # a cheap check first: an empty context has no open span, so there is no exemplar
             return
         within = get_current_span().get_span_context()
         if within.trace_flags & 1:

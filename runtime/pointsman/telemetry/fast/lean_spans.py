@@ -1,10 +1,10 @@
 """Record Pointsman's own spans with less work than the SDK. The SDK makes the spans of all other libraries.
 
 A span of the SDK costs 60 to 80 µs to make and end, and 100 µs to encode. A span of this module costs a quarter of this
-time in total (docs/performance.md). The spans are encoded in batches, because warm caches halve the cost. The spans are
-queued as bytes, which need at most half of the memory. The spans use the SDK's batch processors and exporter. The
-exporter sends these spans and spans of the SDK in one request. This module makes only spans of sampled traces, because
-the SDK's sampler decides on sampling.
+time in total (docs/performance.md). The spans are encoded in batches, because warm caches halve the cost. They wait in
+the queue as bytes, because bytes need at most half of the memory. The queue and the exporter are the SDK's, so one
+request contains these spans and spans of the SDK. This module makes only spans of traces that the SDK's sampler has
+sampled already.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from pointsman.telemetry.trace_context import TraceContext, new_id, to_otel
 
 __all__ = ["EncodedSpan", "LeanSpan", "SpanRecorder"]
 
-_ENCODE_BATCH: Final = 32  # spans encoded in a row, in half a millisecond; all after the first use warm caches
-_MAX_ATTRIBUTES: Final = 128  # of attributes, events and links; the standard's default
+_ENCODE_BATCH: Final = 32  # spans encoded in a row, so that all but the first use warm caches; takes half a millisecond
+_MAX_ATTRIBUTES: Final = 128  # limit of attributes, of events and of links of a span; the standard's default
 _ENCODE_HINT: Final = "check the name, events and times that a tool or a library sets on its surrounding span"
 _UNSET_STATUS: Final = (otel.StatusCode.UNSET.value, "")
 _SpanData: TypeAlias = tuple[str, int, TraceContext, str | None, Mapping[str, Any], dict[str, Any]]
@@ -37,7 +37,7 @@ _log = get_logger(__name__)
 
 
 class _SampledFlag:
-    """The only attribute that a queue of the SDK reads from the context of each span."""
+    """The flags of every encoded span. A queue of the SDK reads only `sampled`."""
 
     __slots__ = ()
     sampled = True
@@ -65,7 +65,7 @@ class EncodedSpan:
             The bytes. If a tool has set values of wrong types, the bytes are empty and a warning is logged, because an
             error would lose the other spans of the batch.
         """
-        data = self._data  # read once, because a second thread may encode the span with an equal result
+        data = self._data  # read once, because another thread may encode the span now and reset `_data`
         if data is not None:
             name, kind, place, parent_id, attributes, more = data
             try:
@@ -81,7 +81,7 @@ class EncodedSpan:
 
 
 class SpanRecorder:
-    """Maker of spans. Each ended span goes to `take`, which returns True if the span was queued."""
+    """Maker of spans. Each ended span is passed to `take`, which returns True if the span was queued."""
 
     def __init__(self, take: Callable[[EncodedSpan], bool]) -> None:
         self._sink = take
@@ -170,9 +170,8 @@ class LeanSpan(otel.Span):
         self._attributes = attributes
         self._links = _clean_links(links) if links else None
         self._links_dropped = len(links) - len(self._links or ())
-        self._events: deque[tuple[str, int, Mapping[str, Any]]] | None = (
-            None  # few spans have events, and a deque is large
-        )
+        # Made at the first event, because few spans have events, and a deque is large.
+        self._events: deque[tuple[str, int, Mapping[str, Any]]] | None = None
         self._status = _UNSET_STATUS
         self._dropped = 0
         self._events_dropped = 0
@@ -205,15 +204,13 @@ class LeanSpan(otel.Span):
                 self._dropped += 1
                 return
             value = found[key]
-        if (
-            key not in self._attributes and len(self._attributes) >= _MAX_ATTRIBUTES
-        ):  # the oldest event is dropped, as in the SDK
-            self._attributes.pop(next(iter(self._attributes)))
+        if key not in self._attributes and len(self._attributes) >= _MAX_ATTRIBUTES:
+            self._attributes.pop(next(iter(self._attributes)))  # drop the oldest attribute, as the SDK does
             self._dropped += 1
         self._attributes[key] = value
 
     def set_attributes(self, attributes: Mapping[str, Any]) -> None:
-        """Set several attributes. As in the SDK, this converts keys that are not text; `set_attribute` does not."""
+        """Set several attributes. As in the SDK, only this method converts keys that are not text."""
         if not all(type(key) is str for key in attributes):
             known, attributes = len(attributes), _clean_attributes(attributes)
             self._dropped += known - len(attributes)

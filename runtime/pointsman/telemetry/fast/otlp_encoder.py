@@ -1,9 +1,9 @@
 """Encode ended spans as the bytes of an OTLP request. The result equals the result of the SDK's encoder.
 
-The format is protobuf, and the fields of OTLP are stable. A field is a tag (number and kind), then its value, or its
-length and its bytes. `opentelemetry/proto/trace/v1/trace.proto` defines the numbers and the order of the fields. Values
-of types that OTLP does not have, and integers of more than 64 bits, are left out. Lone surrogates, which UTF-8 cannot
-encode, are escaped.
+The format is protobuf. The numbers of fields in this module are safe, because the fields of OTLP are stable. A field is
+a tag (number and kind), then its value, or its length and its bytes. The numbers and the order of the fields are from
+`opentelemetry/proto/trace/v1/trace.proto`. Values of types that OTLP does not have, and integers of more than 64 bits,
+are left out. Lone surrogates, which UTF-8 cannot encode, are escaped.
 """
 
 from __future__ import annotations
@@ -15,13 +15,12 @@ from typing import Any, Final
 
 __all__ = ["encode_request", "encode_span"]
 
-_PAIR_CACHE_SIZE: Final = 1024  # encoded attributes in the cache; nearly every span repeats earlier attributes
-_MAX_CACHED_CHARS: Final = (
-    24  # longest value in the cache, in characters; a longer value is usually an id, which is not repeated
-)
-_HEAD_CACHE_SIZE: Final = 4096  # cached heads of other texts; a head depends only on the key and the length
-_SIZE_CACHE_SIZE: Final = 4096  # cached encoded sizes; spans of one kind have nearly the same sizes
-_INT64_BOUND: Final = 1 << 63  # integers are below this bound, and not below its negative
+_PAIR_CACHE_SIZE: Final = 1024  # encoded attributes in the cache, which nearly every span repeats
+# Longest value in the cache, in characters. Longer values are not cached, because they are usually ids.
+_MAX_CACHED_CHARS: Final = 24
+_HEAD_CACHE_SIZE: Final = 4096  # heads of longer texts in the cache; they recur, because they have only key and length
+_SIZE_CACHE_SIZE: Final = 4096  # encoded sizes in the cache; they recur, because spans of one kind have similar sizes
+_INT64_BOUND: Final = 1 << 63  # an integer of OTLP is at least the negative bound, and less than the bound
 _UTF8: Final = ("utf-8", "backslashreplace")
 
 _pack_times: Final = struct.Struct("<BQBQ").pack
@@ -146,9 +145,8 @@ def _encode_pair(tag: int, key: str, value: Any) -> bytes:
         return b""
 
 
-_cached_pair: Final = lru_cache(_PAIR_CACHE_SIZE)(
-    _encode_pair
-)  # only texts and integers, because equal values of these types have equal encodings
+# Called only for texts and integers, because other equal values, such as 1 and True, have different encodings.
+_cached_pair: Final = lru_cache(_PAIR_CACHE_SIZE)(_encode_pair)
 
 
 @lru_cache(_HEAD_CACHE_SIZE)
@@ -160,7 +158,7 @@ def _encode_head(tag: int, key: str, size: int) -> bytes:
 
 
 def _encode_value(value: Any) -> bytes:
-    """Encode a value as exactly one field, also if the value is zero or empty, because the field number is the type."""
+    """Encode a value as exactly one field, even if the value is zero or empty, because the field number is the type."""
     match value:
         case None:
             return b""

@@ -47,9 +47,9 @@ def span_exporter(name: str) -> Any:
 def _otlp() -> Any:
     """Return an OTLP exporter. The SDK sends, retries, compresses and encrypts its requests.
 
-    The result is the SDK's own exporter, without encoded spans, in two cases. Either the SDK lacks the attributes that
-    the extension uses, or the environment sets options that only the SDK implements. These options are limits, the
-    SDK's own metrics, and samplers that may drop a span of a sampled trace.
+    In two cases, the result is the SDK's own exporter, which cannot send encoded spans: if the SDK lacks the attributes
+    that the extension uses, or if the environment sets options that only the SDK implements. These options are limits,
+    the SDK's own metrics, and samplers that may drop a span of a sampled trace.
 
     Returns:
         The exporter.
@@ -60,7 +60,7 @@ def _otlp() -> Any:
 
     class Sending(OTLPSpanExporter):
         about: tuple[Resource, tuple[str, str, str]] | None = None
-        left_out = 0  # number of spans in the last batch
+        left_out = 0  # number of spans in the last batch that could not be encoded
 
         def export(self, spans: Sequence[Any]) -> SpanExportResult:
             self.left_out = 0
@@ -72,7 +72,7 @@ def _otlp() -> Any:
             encoded = list(map(EncodedSpan.encoded, ours))
             self.left_out = encoded.count(b"")
             body = otlp_encoder.encode_request(resource.attributes, resource.schema_url, scope, encoded)
-            if others:  # in protobuf, two messages in a row are one message with the fields of both
+            if others:  # appended, because in protobuf two messages in a row are one message with the fields of both
                 body += encode_spans(others).SerializePartialToString()
             if len(body) > _MAX_REQUEST_BYTES:
                 raise ValueError(
