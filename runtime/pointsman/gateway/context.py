@@ -95,9 +95,9 @@ class Context:
             group.create_task(self.keys.run())
 
     def charge_change(self, caller: Caller) -> None:
-        """Count a new endpoint or secret of a caller, before it is made.
+        """Count a new endpoint or secret of a caller.
 
-        It counts even if it is deleted later, because a deletion leaves a marker in the bucket.
+        The endpoint or secret counts even if it is deleted later, because a deletion leaves a marker in the bucket.
 
         Args:
             caller: The caller.

@@ -27,7 +27,8 @@ _log = get_logger(__name__)
 KEY_PREFIX = "pmk_"
 _ID_BYTES, _SECRET_BYTES = 6, 32
 RESERVED_PREFIX = "oidc-"
-"""The prefix of the names of callers with a token of an issuer. No key may have such a name, to act as that caller."""
+"""The prefix of the names of callers with a token of an issuer. No key may have such a name, or the key could act as
+that caller."""
 
 
 class ApiKey(BaseModel):

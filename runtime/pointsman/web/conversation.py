@@ -223,7 +223,7 @@ class Conversation:
 
     async def _receive_text(self, delta: Delta) -> None:
         key = delta.workflow_id, delta.task_id, delta.attempt, delta.agent
-        if delta.call and delta.offset == 0:  # a model call begins, or begins again, so drop the text so far
+        if delta.call and delta.offset == 0:  # a model call begins, or begins again, so drop the queued text
             self._texts.pop(key, None)
             self._restarted.add(key)
         pieces = self._texts.setdefault(key, [])

@@ -62,7 +62,7 @@ class FileTransfers:
         return json_response(file)
 
     async def download(self, request: Request) -> Response:
-        """Send a file of a workflow as a download. A browser must never show the content in the origin of this page.
+        """Send a file of a workflow as a download, so that no browser shows the content in the origin of this page.
 
         Returns:
             The response.

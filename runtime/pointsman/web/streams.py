@@ -118,7 +118,7 @@ class EventStreams:
     async def _rows(self, request: Request) -> Chunks:
         index, search, offset = self._index, _search(request), _offset(request)
         seen, epoch = _last_event_id(request), index.epoch
-        # A new browser has no last event, and an event may be from a deleted stream. Both get the whole page.
+        # If the browser is new, or its last event is from a deleted stream, send the whole page.
         if not 0 < seen <= index.sequence:
             seen = -1
         sent: list[dict[str, object]] | None = None
@@ -256,9 +256,10 @@ class EventStreams:
             await asyncio.sleep(_BATCH_INTERVAL_S)
 
     async def _polled(self, event: str, seen: Polled[Any]) -> Chunks:
-        """Yield an event of this name for each value of `seen`.
+        """Yield an event named `event` for each value of `seen`.
 
-        The data of the event are the value, if it is an object. A list is put into a field with the name of the event.
+        A value that is an object is the data of the event. A value that is a list becomes a field of the data, and the
+        argument `event` is also the name of this field.
         """
         async with aclosing(batches(seen.changes(), lambda: 0.0)) as grouped:
             async for batch in grouped:

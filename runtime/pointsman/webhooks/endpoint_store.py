@@ -245,7 +245,7 @@ class EndpointStore:
         return NewEndpoint(text, after)
 
     async def disable(self, id: str, reason: str, *, at: datetime | None = None) -> Endpoint:
-        """Send nothing more to an endpoint until `enable`. Events before `enable` are not stored for the endpoint.
+        """Send nothing more to an endpoint until `enable`. Events during this time are not stored for the endpoint.
 
         Args:
             id: The endpoint.

@@ -138,7 +138,7 @@ class PushSender:
                 if not events:
                     stored = await self._own(stored)
                     continue
-                # the position advances only after the last event of an entry, so after a crash, all are sent again
+                # the position advances only after the last event of an entry, so a crash repeats all events of an entry
                 stored = await self._own(
                     stored,
                     position=str(metadata_of(events[-1], "position") or ""),

@@ -117,7 +117,7 @@ def new_task(id: str, context_id: str, state: TaskState, at: datetime) -> Task:
         id: The id of the task, which is the id of its workflow.
         context_id: The id of the A2A context of the task.
         state: The state.
-        at: The time since which the task has the state.
+        at: The timestamp of the status of the task.
 
     Returns:
         The task.

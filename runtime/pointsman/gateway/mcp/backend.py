@@ -216,6 +216,7 @@ class ClientBackend:
             while True:
                 taking = asyncio.create_task(items.get())
                 try:
+                    # wait for `read_outcome` too, because its error must end the stream if no item arrives
                     await asyncio.wait({taking, reading[1]}, return_when=asyncio.FIRST_COMPLETED)
                     if not taking.done() and items.empty():
                         reading[1].result()

@@ -198,7 +198,7 @@ class GatewayBackend:
                             yield item.entry
                         else:
                             yield item
-            except StreamResetError:
+            except StreamResetError:  # if the gateway stops, the loop ends; otherwise continue after `position`
                 continue
             break
         if outcome is not None:

@@ -92,6 +92,7 @@ def request_text(messages: Sequence[Message]) -> str:
     if not history:
         return asked
     lines = [json.dumps({"role": each.role, "text": each.text}, ensure_ascii=False) for each in history]
+    # longer than any row of backticks in the data, so the data cannot close the fence
     fence = "`" * (3 + max((line.count("`") for line in lines), default=0))
     data = "\n".join(lines)
     return (
