@@ -29,7 +29,7 @@ __all__ = ["main"]
 _BEHAVIOURS = ("works", "refuses", "is slow", "hangs", "answers 503")
 _AWAY = ("refuses", "hangs", "answers 503")
 _WARM_UP = 20  # workflows
-_DETECTION_TIMEOUT_S = 60.0  # a batch waits up to 5 s and is retried for 10 s
+_DETECTION_TIMEOUT_S = 60.0  # more than enough, because a batch waits up to 5 s and is retried for 10 s
 
 
 async def measure(behaviours: list[str], rounds: int, many: int, concurrency: int) -> None:

@@ -115,7 +115,7 @@ def _headers(stored: StoredMessage) -> dict[str, str]:
 
 
 class Floor:
-    """The processes of the floor. The caller runs in this process.
+    """The processes of the floor: a supervisor and four agents. The caller of the workflows is this process.
 
     Args:
         url: The URL of the broker.
@@ -346,7 +346,7 @@ async def _pull(client: Client, stream: str, consumer: str, heard: Callable[[Msg
         running.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             traceback.print_exception(error)
-            os._exit(1)  # the caller detects that this process has ended
+            os._exit(1)  # end the whole process, because the caller detects only an ended process
 
     await client.subscribe(inbox, cb=arrived)
     await refill()

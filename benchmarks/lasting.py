@@ -8,7 +8,7 @@ benchmark runs 10,000 W1 and measures after every thousand. `--finished 200 --ru
 The finished workflows are copies of the messages of one W1 with different ids. The copies are published directly by the
 broker's protocol, because running the workflows would take 20 minutes. Copied handoffs and inbox messages name a team
 and agents that do not exist, because the benchmark's team must not process them. Requests are not copied, because the
-list of workflows searches a log for each request.
+list of workflows would search for the log of each copied request.
 """
 
 from __future__ import annotations

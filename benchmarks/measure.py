@@ -97,7 +97,7 @@ async def measure(amount: Amount, report: Callable[[str], None]) -> Measured:
             acknowledged, delivered = await round_trips(broker.url, amount.raw)
             measured.acknowledged.append(statistics.median(acknowledged))
             measured.delivered.append(statistics.median(delivered))
-            first = number % len(systems)  # in each round, a different system is first
+            first = number % len(systems)  # each round begins with a different system, so the order favours no system
             for system in systems[first:] + systems[:first]:
                 report(f"round {number + 1} of {amount.rounds}: {system.name}")
                 measured.rows.append(await _row(system, amount))

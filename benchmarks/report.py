@@ -24,8 +24,8 @@ because results that arrive at the same time are in one commit.
 """
 
 _MAX_TIME_RATIO, _MAX_LATENCY_RATIO = 25.0, 15.0
-"""Largest ratios to the floor's time per workflow and to the floor's latency. A larger ratio is a regression on any
-machine; 7 and 4 are usual."""
+"""Largest ratios to the floor's time per workflow and to the floor's latency. The usual ratios are 7 and 4, so a larger
+ratio than these limits is a regression on any machine."""
 
 
 def failures(measured: Measured) -> Iterator[str]:

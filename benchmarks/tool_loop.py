@@ -73,7 +73,7 @@ async def main() -> None:
 
 
 async def measure(settings: Settings, agent: Agent, input: JsonValue = None) -> float:
-    """Return the seconds from a handoff to its result. The name of `agent` must be looper."""
+    """Return the seconds from a handoff to its result. The name of `agent` must be looper, as in the handoff."""
     bus = await connect(settings, name="bench", wait=10.0)
     await bus.set_up()
     stop = asyncio.Event()

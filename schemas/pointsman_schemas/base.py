@@ -21,8 +21,8 @@ ModelT = TypeVar("ModelT", bound=BaseModel)
 class Options(BaseModel):
     """A base of models that people write in code.
 
-    An unknown keyword argument of the constructor raises `TypeError`, as with any function. The same applies to an
-    unknown key in a dict that is given instead of a model. Models that pydantic reads from data still ignore unknown
+    An unknown keyword argument of the constructor raises `TypeError`, as with any function. An unknown key in a dict
+    that is given instead of a model also raises `TypeError`. But a model that pydantic reads from data ignores unknown
     fields.
     """
 

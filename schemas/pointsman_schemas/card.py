@@ -18,7 +18,7 @@ _SHOWN_DIGEST_CHARS = 8
 
 
 class Role(StrEnum):
-    """The role of a task. All roles except `work` belong to the orchestration, and plans may not use these roles."""
+    """The role of a task. All roles except `work` belong to the orchestration, so plans may not use these roles."""
 
     WORK = "work"
     PLAN = "plan"

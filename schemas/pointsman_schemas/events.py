@@ -61,8 +61,8 @@ __all__ = [
 ]
 
 MAX_DEADLINE_S = 315_360_000
-"""Longest time limit of a workflow or an attempt, in seconds: ten years of 365 days. A longer limit could lead to a
-date after the year 9999."""
+"""Longest time limit of a workflow or an attempt, in seconds: ten years of 365 days. The time is limited, because a
+deadline after the year 9999 cannot be represented."""
 MAX_RETRY_AFTER_S = 86_400
 """Upper limit of `retry_after`, in seconds: one day."""
 
@@ -229,7 +229,7 @@ class AttemptError(Part):
 
 
 def _text_or_object(value: object) -> object:
-    """Validate a text or an object with only one error. The union would report an error for each of its members."""
+    """Validate a text or an object. This validator reports one error; the union would report one for each member."""
     if isinstance(value, str | Mapping) and value != "":
         return value
     raise PydanticCustomError("text_or_object", "text that is not empty, or an object, is expected")

@@ -104,7 +104,7 @@ def json_schema(name: str) -> dict[str, Any]:
 
 
 def _add_titles(schema: dict[str, Any], name: str) -> None:
-    """Give a title to each unnamed schema within a named schema. Code generators turn the title into a type name."""
+    """Give a title to each unnamed schema within a named schema, because code generators use titles as type names."""
     for field, inner in schema.get("properties", {}).items():
         _add_title(inner, name + "".join(part[:1].upper() + part[1:] for part in field.split("_")))
     for place, inner in enumerate(schema.get("anyOf", schema.get("oneOf", ()))):

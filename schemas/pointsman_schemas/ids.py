@@ -55,8 +55,8 @@ _MAX_ROUND_DIGITS = 9
 _MAX_SHOWN_CHARS = 80  # characters of a rejected value in an error message
 
 MAX_CALLER_ID_CHARS = 256
-"""Longest id that a caller may choose, in characters. Every event of a workflow has the correlation id in a header, and
-the broker stores at most 65,535 bytes of headers."""
+"""Longest id that a caller may choose, in characters. The length is limited, because every event of a workflow has the
+correlation id in a header, and the broker stores at most 65,535 bytes of headers."""
 
 Token: TypeAlias = Annotated[str, StringConstraints(pattern=TOKEN_PATTERN)]
 WorkflowId: TypeAlias = Token

@@ -1,6 +1,7 @@
 """Define the plan that a planner or the author of a team writes.
 
-Names are plain text in these models. The core validates the names and reports problems to the planner.
+Names are plain text in these models, because the core validates the names, so that it can report problems to the
+planner.
 """
 
 from __future__ import annotations

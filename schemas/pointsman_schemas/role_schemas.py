@@ -1,7 +1,7 @@
 """Generate JSON Schemas of the roles' answers that allow only the choices of one request.
 
-Some model servers enforce a schema token by token. With these schemas, the answer can name only agents, skills and task
-ids that exist, and each text has a bound. The answer is still validated by the models of `plan` and `role_io`.
+If a model server enforces a schema token by token, the answer can name only agents, skills and task ids that exist, and
+each text has a bound. Other servers do not enforce schemas, so the models of `plan` and `role_io` validate each answer.
 """
 
 from __future__ import annotations

@@ -53,7 +53,8 @@ MAX_OPEN_RUNS = 50
 MAX_QUEUED_RUNS = 10
 """Largest number of waiting runs, for one schedule with the overlap `queue`."""
 MAX_REQUEST_BYTES = 65_536
-"""Largest request of a schedule, in bytes. Each change of the record contains the request."""
+"""Largest request of a schedule, in bytes. The size is limited, because each change of the record contains the
+request."""
 MAX_GRACE_S = 86_400.0
 _KEPT_CHANGES = 20
 
@@ -132,7 +133,7 @@ class ScheduleTimer(Event):
 
 
 class ScheduleRun(Part):
-    """One run of a schedule: the workflow of one fire."""
+    """One run of a schedule: the workflow that a fire or a command started."""
 
     request_id: str = Field(description="The id of the request, which is computed from the fire.")
     workflow_id: WorkflowId = Field(description="The workflow, whose id is computed from the request.")

@@ -53,7 +53,7 @@ _NON_FINITE_PATTERN = re.compile(rb"[\s,:\[]-?[0-9](?:[0-9.]*[eE]\+?[0-9]{3}|[0-
 _DIGIT_CLASSES = bytes.maketrans(b"123456789.E", b"0000000000e")
 _LONG_DIGITS = b"0" * 200
 
-# An escaped backslash, a whole surrogate pair, or half a pair. The group is the half pair.
+# An escaped backslash, a whole surrogate pair, or half a pair. Only half a pair is in the group, and is replaced.
 _ESCAPE = re.compile(
     rb"\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(\\u[dD][89a-fA-F][0-9a-fA-F]{2})"
 )

@@ -179,7 +179,7 @@ class Team(Frozen):
     @field_validator("agents", mode="before")
     @classmethod
     def _are_names(cls, given: object) -> object:
-        """Validate with only one error. The union would report an error for each of its members."""
+        """Validate the names. This validator reports one error; the union would report one for each member."""
         if given == ANY or (isinstance(given, list | tuple | set | frozenset) and all(map(is_token, given))):
             return given
         expected = "a list of names is expected, each of 1 to 64 letters, digits, - and _, or ANY"

@@ -109,8 +109,8 @@ class TypeWriter(Generic[T]):
         try:
             return self._adapter.dump_python(valid, mode="json", by_alias=True, warnings="error")
         except PydanticSerializationError:
-            # A field may contain a value that is valid only after a conversion. The checked copy contains the converted
-            # value.
+            # A field may contain a value that is valid only after a conversion. So write the checked copy, which
+            # contains the converted value.
             return self._adapter.dump_python(checked, mode="json", by_alias=True, warnings=False)
 
 

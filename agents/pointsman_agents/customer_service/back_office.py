@@ -25,7 +25,8 @@ from pointsman import TaskError
 __all__ = ["DEFAULT_CUSTOMER", "CustomerId", "back_office", "customer", "status_page"]
 
 DEFAULT_CUSTOMER: Final = "C-1001"
-"""The customer of a request that names no customer, also not in its metadata. A demo has no login."""
+"""The customer of a request that names no customer, neither in its text nor in its metadata. A demo needs such a
+default, because a demo has no login."""
 
 CustomerId = Annotated[
     str, Field(pattern=r"^C-\d{4}$", description="The customer's id, such as C-1001", examples=["C-1001"])
@@ -34,7 +35,7 @@ CustomerId = Annotated[
 _DIRECTORY_VARIABLE: Final = "POINTSMAN_CUSTOMER_SERVICE_DATA"
 _BUSY_TIMEOUT_S: Final = 10.0  # wait for the lock while another process writes; a write takes milliseconds
 
-# The twin of a charge is the first earlier charge with the same amount, thing and day.
+# A charge with a twin is a duplicate. The twin is the first earlier charge with the same amount, thing and day.
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS customers (
     id TEXT PRIMARY KEY, email TEXT NOT NULL, plan TEXT NOT NULL, price INTEGER NOT NULL, renews TEXT NOT NULL,
@@ -131,7 +132,7 @@ def _directory() -> Path:
         return _seed(os.environ.get(_DIRECTORY_VARIABLE, "").strip() or _process_directory())
 
 
-_seed_lock = Lock()  # tools run in threads; SQLite's own lock separates processes
+_seed_lock = Lock()  # needed because tools run in threads; between processes, SQLite's own lock is enough
 
 
 @cache

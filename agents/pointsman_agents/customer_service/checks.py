@@ -10,7 +10,7 @@ __all__ = ["only_of_customer_1002"]
 
 
 def only_of_customer_1002(outcome: Outcome) -> None:
-    """Assert that an answer shows only charges of C-1002. The numbers of these charges start at ch-5010."""
+    """Assert that an answer shows only charges of C-1002, whose numbers start at ch-5010."""
     charges = re.findall(r"ch-\d+", str(outcome.answer))
     assert charges, "the answer names no charge"
     foreign = [charge for charge in charges if not charge.startswith("ch-501")]

@@ -58,7 +58,7 @@ class Sum(BaseModel):
 
 @agent(name="splitter", description="Splits an expression at its outermost operation", role=Role.PLAN)
 async def splitter(asked: PlannerInput) -> Plan:
-    """Plan one task for each side. For a simple expression, or at the end of the nesting, plan one for the solver."""
+    """Plan a task for each side. For a simple expression, or at the deepest level, plan one task for the solver."""
     request = {"request": asked.request} if isinstance(asked.request, str) else asked.request
     text = str(request.get("expression") or request.get("request"))
     try:

@@ -84,7 +84,7 @@ class Decision:
         return self.current
 
     def latest_start(self, role: Role) -> datetime:
-        """Return the latest start of a new attempt at a task of `role`. A later attempt cannot finish in time."""
+        """Return the latest useful start of an attempt at a task of `role`: a later attempt cannot finish in time."""
         return self.state.deadline + (SYNTHESIS_GRACE if role is Role.SYNTHESIZE else timedelta())
 
 

@@ -1,4 +1,7 @@
-"""Fold the entries of a log into a state. Folding makes no decision, and refuses only an entry that cannot follow."""
+"""Fold the entries of a log into a state.
+
+Folding makes no decision, and refuses only an entry that cannot follow the entries before.
+"""
 
 from __future__ import annotations
 
@@ -300,10 +303,12 @@ def _on_workflow_started(entry: WorkflowStarted) -> State:
 
 
 def _on_workflow_resumed(state: State, entry: WorkflowResumed) -> State:
-    """Return the state of a new round. The tasks of the entry wait again, and the usage counts from zero.
+    """Return the state of a new round, in which the tasks of the entry wait again.
+
+    The usage counts from zero, because the limits apply to each round separately.
 
     Raises:
-        InvariantError: The workflow cannot be resumed, or the entry has another round or other tasks.
+        InvariantError: The workflow cannot be resumed, the round is not the next round, or a task cannot be done again.
     """
     if entry.round != state.round + 1:
         raise InvariantError(f"{state.workflow_id} is in round {state.round}; round {entry.round} cannot follow")
@@ -341,7 +346,7 @@ def _on_workflow_resumed(state: State, entry: WorkflowResumed) -> State:
 
 
 def _renewed(task: Task, policy: RetryPolicy) -> Task:
-    """Return a copy of `task` that is done again from its beginning. Only the numbers of its attempts continue.
+    """Return a copy of `task` that is done again from its beginning. Its usage and its attempt numbers continue.
 
     A task with `for_each` waits for its items again. The items that succeeded keep their results, because their tasks
     are not done again.
@@ -457,8 +462,8 @@ def _on_task_expanded(state: State, entry: TaskExpanded) -> State:
     """Return the state with one new task for each item of the list."""
     whole = _task(state, entry.task_id)
     for_each = whole.definition.for_each if whole.definition else None
-    # The items do not depend on the task that made the list. Otherwise the handoff of each item would contain the whole
-    # list.
+    # The items do not depend on the task that made the list, because the handoff of each item would then contain the
+    # whole list.
     source = for_each.items.partition(".")[0] if for_each else ""
     items = {
         name: Task(

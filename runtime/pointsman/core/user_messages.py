@@ -84,8 +84,8 @@ def message_refusal(state: State, text: str) -> str:
 def late_message(state: State, received: ControlReceived) -> str:
     """Return the reason for which a message to an ended workflow is refused; an empty text for any other message.
 
-    Three kinds of messages are not refused. A message from the caller of the thread becomes the next turn. A message
-    that was recorded before is a redelivery. A message from a parent is for a task that already has its result.
+    Three kinds of messages are not refused: a message from the caller of the thread, which becomes the next turn; a
+    redelivery of a message that was recorded before; and a message from a parent, whose task already has its result.
     """
     if received.event_id in state.ignored_events or state.parent is not None or late_turn(state, received) is not None:
         return ""

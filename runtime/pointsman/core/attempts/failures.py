@@ -83,7 +83,7 @@ def schedule_retry(decision: Decision, task: Task, error: AttemptError, retry: R
 def _reroute(decision: Decision, task: Task, error: AttemptError, retry: Retry) -> Retry | None:
     """Return `retry`, or a retry by a different agent, if the agent's circuit is open or a skill has other agents.
 
-    Return None if no attempt follows now, because the task is held, or failed since no fallback may receive it.
+    Return None if no attempt follows now: the task is held, or the task has failed because its fallback gets no work.
     """
     if not decision.context.circuits and not task.skill:
         return retry

@@ -34,8 +34,8 @@ _ADVICE_BY_KIND: Final = {
     ErrorKind.LIMIT: RAISE_LIMIT_ADVICE,
     ErrorKind.NO_WORKER: START_AGENT_ADVICE,
 }
-"""Kinds of errors whose message the caller receives, with the next step. The messages are written by the runtime, or by
-an agent for the caller.
+"""Kinds of errors whose message the caller receives, with the next step. These messages are not confidential, because
+they are written by the runtime, or by an agent for the caller.
 """
 
 

@@ -15,7 +15,7 @@ _MAX_VALUE_CHARS = 60
 """Longest text that is compared, in characters. A longer text is prose, which two agents never write equally, so a
 difference is not a contradiction."""
 _PER_AGENT_FIELDS = frozenset({"confidence", "summary"})
-"""Fields for the confidence and the wording of an agent. Different values of these fields are not a conflict."""
+"""Fields that are not compared, because each agent has its own confidence and its own words for a summary."""
 
 
 def find_conflicts(outputs: Mapping[str, JsonValue]) -> tuple[str, ...]:

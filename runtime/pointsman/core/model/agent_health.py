@@ -101,7 +101,7 @@ def start_probe(circuits: Circuits, agent: str, now: datetime, probe: str, until
 
 
 def release_probe(circuits: Circuits, agent: str, now: datetime) -> Circuits:
-    """Remove a probe that has no result. The next task of the agent is then the probe."""
+    """Remove a probe that has no result, so that the next task of the agent becomes the probe."""
     circuit = circuits.agents.get(agent)
     if circuit is None:
         return circuits

@@ -196,8 +196,8 @@ class State:
     thread: ThreadTurn | None = None
     summarizer: str | None = None
     history: History | None = None
-    """The earlier turns of the thread at the time of the request, without the newest summary. `conversation` adds the
-    summary."""
+    """The earlier turns of the thread at the time of the request. The summary that this workflow's summarizer writes is
+    not in this field; `conversation` adds that summary."""
     approve_plan: bool = False
     refiner: str | None = None
     judge: str | None = None

@@ -42,8 +42,8 @@ would store the whole text twice."""
 def accept_plan(decision: Decision, plan: Plan, *, revision: int | None = None, approved: bool = False) -> None:
     """Accept a valid plan: add its tasks to the workflow, and start the tasks without dependencies.
 
-    A team with `approve_plan` requests an approval first. A plan above the quota of tasks ends the workflow. A
-    planner's plan was checked against the quota before; other plans are checked only here.
+    A team with `approve_plan` requests an approval first. A plan above the quota of tasks ends the workflow. The quota
+    is checked here, because only the plan of a planner was checked before.
 
     Args:
         decision: The decision in progress.

@@ -20,8 +20,8 @@ from pointsman_schemas.unknown_fields import find_unknown_fields
 __all__ = ["MAX_RAW_CHARS", "check_plan", "raw_text", "read_plan", "read_selection", "readable_tasks"]
 
 MAX_RAW_CHARS = 4_000
-"""Length of a refused plan in its log entry, in characters. The beginning shows the fault, and a longer text would fill
-the log."""
+"""Length of a refused plan in its log entry, in characters. A longer plan is cut, because the beginning shows the
+fault, and a longer text would fill the log."""
 
 _MAX_PROBLEMS = 20
 """Largest number of reported problems. More problems would only fill the log and the prompt of the planner."""

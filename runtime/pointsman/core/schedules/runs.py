@@ -225,7 +225,7 @@ def check_schedule(
 
 
 def _fire(schedule: Schedule, subjects: Subjects, now: datetime) -> tuple[ScheduleEntry, ...]:
-    """Decide on the fires since the last decision. Only the newest of these fires may start a run."""
+    """Decide on the fires since the last decision. Only the newest fire may start a run; the others count as missed."""
     spec = _spec(schedule)
     set_back = schedule.through - now > _CLOCK_SKEW  # then times pass again; a time with a run starts no second run
     newest, count = fires_between(spec, schedule.through, now)

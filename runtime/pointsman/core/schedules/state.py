@@ -1,4 +1,7 @@
-"""Fold the entries of a schedule's record. Folding makes no decision, and refuses only an entry that cannot follow."""
+"""Fold the entries of a schedule's record.
+
+Folding makes no decision, and refuses only an entry that cannot follow the entries before.
+"""
 
 from __future__ import annotations
 

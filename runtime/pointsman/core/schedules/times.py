@@ -20,7 +20,8 @@ from pointsman_schemas.schedules import ScheduleSpec
 __all__ = ["MAX_COUNTED", "check_times", "fires_between", "next_fire", "upcoming"]
 
 MAX_COUNTED = 1_000
-"""Largest count of missed fires. After a long time without a supervisor, further fires are not counted."""
+"""Largest count of missed fires. Further fires are not counted, because the count of the fires in a very long time
+without a supervisor would be slow."""
 _FIELDS = 5
 _RESOLUTION = timedelta(minutes=1)
 """Shortest time between two fires of a cron expression."""
@@ -128,7 +129,7 @@ def _newest_fire(spec: ScheduleSpec, fire: datetime, until: datetime) -> datetim
 
 
 def _fires(spec: ScheduleSpec, after: datetime) -> Iterator[datetime]:
-    """Yield the fires after a time. The fires of a cron expression never end."""
+    """Yield the fires after a time. The fires of a cron expression never end, so the caller must stop the iteration."""
     if spec.at is not None:
         if spec.at > after:
             yield spec.at.astimezone(UTC)

@@ -1,4 +1,4 @@
-"""Start and finish a workflow by its strategy. A new strategy is added to these tables."""
+"""Start and finish a workflow by its strategy. To add a strategy, add a case to each `match` in this module."""
 
 from __future__ import annotations
 

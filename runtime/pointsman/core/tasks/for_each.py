@@ -21,7 +21,8 @@ from pointsman_schemas.strict_json import JsonValue
 __all__ = ["expand_task", "gather_items"]
 
 _MAX_PREFIX_CHARS = 58
-"""Longest part of the task's id in the id of an item's task. The rest of the id is a number of at most five digits."""
+"""Longest part of the task's id in the id of an item's task, in characters. The rest of the 64 characters of an id is
+for a hyphen and a number of at most five digits."""
 
 
 def expand_task(decision: Decision, task: Task, for_each: ForEach) -> None:

@@ -18,8 +18,8 @@ from pointsman_schemas.strict_json import compact_json
 __all__ = ["handoff_input", "known_results", "question_request", "question_subject", "task_report"]
 
 _MAX_KNOWN_RESULTS = 20
-"""Largest number of results in a question to a person. A person does not read more, and the workflow's log has all
-results."""
+"""Largest number of results in a question to a person. The number is limited, because a person does not read more, and
+the workflow's log has all results."""
 
 _MAX_KNOWN_CHARS = 4_000
 """Longest text of the request, and of each result, in a question to a person, in characters."""

@@ -1,7 +1,8 @@
 """Decide on the turns of a thread, and fold the entries of its record. All functions are pure.
 
 A thread has its own record beside the logs of its workflows. The record grants a turn before the workflow of the turn
-begins, and records the end of the turn after the workflow has ended. Each change of the record is a compare-and-set.
+begins, and records the end of the turn after the workflow has ended. Each change of the record is a compare-and-set, so
+a decision from an old version of the record is never stored.
 """
 
 from __future__ import annotations
@@ -167,7 +168,7 @@ def end_turn(
 
 
 def delete_thread(thread: Thread, by: str, now: datetime, *, purged: bool) -> tuple[ThreadEntry, ...]:
-    """Delete the thread. The record keeps the ids of the workflows until their messages are `purged`."""
+    """Delete the thread. The record keeps the ids of the workflows until the messages with these ids are `purged`."""
     if thread.deleted_at is not None and not purged:
         return ()
     return (ThreadDeleted(at=now, by=thread.deleted_by or by, purged=purged),)

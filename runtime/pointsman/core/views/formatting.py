@@ -14,7 +14,7 @@ __all__ = ["format_dollars", "format_seconds", "format_usage", "pickup_delay", "
 
 _SLOW_PICKUP_S = 5.0
 """Shortest time from handoff to start that is reported as a delay, in seconds. A free worker starts within
-milliseconds.
+milliseconds, so a longer time means that no worker was free.
 """
 
 _UNREADABLE_REQUEST = "(the request could not be read)"
@@ -61,7 +61,8 @@ def format_usage(usage: Usage) -> str:
 def pickup_delay(result: Result, handed: datetime, reports: Iterable[Progress]) -> str:
     """Return a remark about a late start of an attempt with a result; an empty text without a delay.
 
-    The result is from the run that finished. Reports from before that run are from a worker that was lost.
+    The result is from the run that finished. Reports from before that run are from a worker that was lost, so that loss
+    is the reason for the late start.
     """
     if result.error is not None and result.error.kind == ErrorKind.CRASHED:  # no run of the attempt has finished
         return ""

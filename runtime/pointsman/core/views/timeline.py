@@ -51,7 +51,7 @@ class Timeline:
         self._reports: dict[tuple[str, int], list[Progress]] = {}
 
     def render(self, event: Entry | Progress) -> TimelineLine:
-        """Return the line about `event`. Call this method with the events in order."""
+        """Return the line about `event`. Call this method with all events in order: a line may need earlier events."""
         if isinstance(event, Progress):
             attempt = event.task_id, event.attempt
             self._reports.setdefault(attempt, []).append(event)

@@ -58,8 +58,8 @@ class TraceNode(Frozen):
 
     `ended_at` is None while the node is running. `started_at` is None before the start, and for an attempt without a
     known start. `status` is `waiting`, `handed over` until a worker reports the start, `running`, `held`, `waiting for
-    approval`, `being refined`, `in review`, `succeeded`, `failed`, `skipped` or `abandoned`. An attempt that ended with
-    a question is `asked a person`. A workflow is `running`, `waiting for an answer` or has the status
+    an answer`, `being refined`, `in review`, `expanded`, `succeeded`, `failed`, `skipped` or `abandoned`. An attempt
+    that ended with a question is `asked a person`. A workflow is `running`, `waiting for an answer` or has the status
     of its outcome. `due` is the time of a delayed handoff. `detail` is the reason in one line. `usage` includes all
     nodes below. `revision` is the version of the agent that made an attempt, and a digest of its code.
     """
