@@ -33,6 +33,7 @@ from pointsman_schemas.strict_json import as_json_value
 __all__ = ["AttemptState", "without_surrogates"]
 
 _enclosing_call: ContextVar[str] = ContextVar("pointsman_enclosing_call", default="")
+"""Span id of the call that encloses a new call, for the report of the new call; empty outside of calls."""
 
 
 class AttemptState:

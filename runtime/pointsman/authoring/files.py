@@ -164,7 +164,7 @@ class Files(Mapping[str, ContextFile]):
         return len(self._files)
 
     async def add(self, name: str, content: FileContent, *, media_type: str = "") -> File:
-        """Store a file that the agent returns. The outcome of the workflow lists it, and later tasks may read it.
+        """Store a file that the agent returns. The workflow's outcome lists the file, and later tasks may read it.
 
         Args:
             name: Name of the file, without a folder, unique among the returned files.

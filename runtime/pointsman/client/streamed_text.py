@@ -22,7 +22,8 @@ class StreamedTexts:
     """The texts of one workflow, for one reader."""
 
     def __init__(self) -> None:
-        # By task and agent: an agent can name the task of another agent in its pieces, under its own name alone.
+        # The key is the task and the agent. The task alone is not enough, because an agent can write the task of
+        # another agent into its pieces. The agent's name is reliable, because the broker checks the subject.
         self._texts: dict[tuple[str, str], _Text] = {}
 
     def add(self, delta: Delta) -> Delta | None:
@@ -35,11 +36,11 @@ class StreamedTexts:
             The part of the piece that is new and follows the text so far; None if there is no such part. A piece at the
             offset 0 starts a new text, even if the task has already written a text.
         """
-        if not delta.call:  # the agent of this text repeats no piece
+        if not delta.call:  # passed on unchanged, because an agent without call ids repeats no piece
             return delta
         key = delta.task_id, delta.agent
         text = self._texts.pop(key, _Text(delta.attempt, delta.call, 0))
-        if delta.attempt < text.attempt:  # a piece of a worker that has lost the task
+        if delta.attempt < text.attempt:  # dropped, because the worker of this piece has lost the task
             self._texts[key] = text
             return None
         if (delta.attempt, delta.call) != (text.attempt, text.call):

@@ -19,8 +19,8 @@ __all__ = ["Selection", "find_by_prefix", "list_queued", "list_workflows"]
 
 _LIST_WINDOW = 20
 """Messages of the log stream that `list` reads first for each requested workflow. A workflow of three tasks writes
-about this number. Each further read covers four times as many messages."""
-_SEARCH_WINDOW = 500  # newest workflows that `find_by_prefix` compares, because people name recent workflows
+about this number, so the first read is often enough. Each further read covers four times as many messages."""
+_SEARCH_WINDOW = 500  # newest workflows that `find_by_prefix` compares; no more, because people name recent workflows
 
 
 @dataclass(frozen=True, slots=True)

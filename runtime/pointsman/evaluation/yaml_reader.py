@@ -17,7 +17,7 @@ _JSON_FORMS: Final = {
     "int": re.compile(r"[-+]?(0|[1-9][0-9]*)"),
     "float": re.compile(r"[-+]?(0|[1-9][0-9]*)?(\.[0-9]+)?([eE][-+]?[0-9]+)?"),
 }
-"""The unambiguous forms of the values of a type."""
+"""The plain forms of a type that are accepted, because YAML and JSON read them as the same value."""
 
 _EXPONENT: Final = re.compile(r"[-+]?[0-9.]+[eE][-+]?[0-9]+")
 

@@ -94,7 +94,8 @@ class Capabilities:
         max_tokens: The largest accepted value of the parameter for the length of an answer, or None.
         window: Tokens of the whole context, or None.
         token_rate: Number of counted input tokens for each estimated token.
-        thinks: True if the model gave items of reasoning that cannot be sent back as they are.
+        thinks: True if the model gave items of reasoning that cannot be sent back. Then requests ask for a form that
+            can be sent back.
     """
 
     left_out: set[str] = field(default_factory=set)

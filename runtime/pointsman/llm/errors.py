@@ -301,7 +301,7 @@ def _status(codes: tuple[str, ...]) -> int | None:
 
 
 def _fault(status: int, detail: ErrorDetail, headers: Mapping[str, str], *, waits: bool) -> Fault | None:
-    """Return the class of a permanent error, or None for any other error."""
+    """Return the class of a permanent error, or None for any other error. `waits` is True for a retryable status."""
     codes = {normalized_code(code) for code in detail.codes}
     codes |= {normalized_code(value) for name, value in headers.items() if name.lower() == "x-amzn-errortype"}
     words = detail.message

@@ -15,7 +15,7 @@ from pointsman.errors import ModelReplyError
 __all__ = ["Field", "parse_foreign", "sanitized"]
 
 _MAX_DEPTH: Final = 64
-"""Largest depth of opaque data; deeper levels are dropped. A step of the journal may be nested twice as deep."""
+"""Largest depth of opaque data; deeper levels are dropped. So the data fits into a step, which may be twice as deep."""
 _MAX_PARSED_DEPTH: Final = 150
 """Largest depth of a reply. The limit is needed because recursive functions read the reply."""
 _MAX_COUNT: Final = 10**12

@@ -6,7 +6,7 @@
 | unavailable | the call is refused at once, without an effect |
 | lost | a publish never arrives, and is not answered |
 | unanswered | a publish is stored, and its answer is lost |
-| late | a publish is not answered, and is stored later; until then, no other publish to this subject is answered |
+| late | a publish is not answered, and is stored later; until then, no publish with `expect` to its subject succeeds |
 | unsettled | an acknowledgement of any kind, or a forwarded delivery, never arrives |
 | repeated | a message is delivered again while it is being processed |
 | unheard | a broadcast is lost |

@@ -97,7 +97,11 @@ class ChildProcesses:
         return _exit_message(waits[done.pop()])
 
     async def keep_running(self, on_exit: Callable[[ChildExitedError, float], None]) -> None:
-        """Restart each child that ends, after a growing pause in seconds, which `on_exit` receives. Never return."""
+        """Restart each child that ends, after a growing pause, until `stop` is called.
+
+        Args:
+            on_exit: Function that is called at each end, with the error and the pause in seconds before the restart.
+        """
         async with asyncio.TaskGroup() as group:
             for child in self._children:
                 group.create_task(self._keep_running(child, on_exit))

@@ -158,7 +158,7 @@ def _is_secure(url: str) -> bool:
 
 
 def _read_keys(issuer: str, jwks: str | None) -> dict[str, Any]:
-    """Return the keys for signatures by their ids. A key without an algorithm fits each algorithm of its type."""
+    """Return the keys for signatures by their ids. A key without `alg` is returned in a form for all algorithms."""
     if jwks is None:
         jwks = _read_document(f"{issuer.rstrip('/')}/.well-known/openid-configuration").get("jwks_uri")
         if not isinstance(jwks, str):

@@ -54,7 +54,7 @@ async def agents(
     json: Json = False,
 ) -> None:
     """List the live agents and teams with their queues."""
-    # An agent that starts creates the namespace, so the namespace of an awaited agent may not exist yet.
+    # With --wait, create a missing namespace. Otherwise the command would fail until the first agent has started.
     async with session(create=bool(wait)) as client:
         await _wait_for_agents(client, wait or (), timeout)
         grouped = group_by_name(await client.operations.agents())

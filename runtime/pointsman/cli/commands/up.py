@@ -197,7 +197,7 @@ async def _start_gateway(children: ChildProcesses, settings: Settings) -> str | 
 async def _keep_broker_running(
     broker: EmbeddedBroker, log: Path, report_restart: Callable[[ChildExitedError, float], None]
 ) -> None:
-    """Restart the broker whenever it exits. If a restart fails, return the error."""
+    """Restart the broker whenever it exits, until a restart raises an error or the task is cancelled."""
     while True:
         code = await broker.wait_for_exit()
         report_restart(exit_message("broker", code, log), _RESTART_PAUSE_S)
