@@ -45,7 +45,7 @@ __all__ = [
 T = TypeVar("T")
 
 _GC_THRESHOLD = 10_000
-"""Number of new containers after which the garbage collector runs. About ten workflows create so many containers,
+"""Number of new containers after which the garbage collector runs. About ten workflows create this many containers,
 which take a few MB at most."""
 
 
@@ -144,7 +144,7 @@ async def dashboard(settings: Settings, *, hosts: Sequence[str], ready: Callable
     from pointsman.client.client import Client
     from pointsman.web.server import check_access, serve
 
-    # Report these errors before the process waits for a broker.
+    # Check first, because the next step may wait for a broker without a limit.
     users = check_access(settings.dashboard_host, settings.dashboard_token, settings.dashboard_users)
     async with AsyncExitStack() as stack:
         observed = _start_telemetry("dashboard", settings, stack)

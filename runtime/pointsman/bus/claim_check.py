@@ -71,7 +71,8 @@ class ObjectName(NamedTuple):
     """The parts of the name of an object.
 
     Attributes:
-        owner: The workflow or the schedule to which the object belongs, or a digest of another subject.
+        owner: The workflow or the schedule to which the object belongs; without both, a digest of the subject of the
+            message.
         digest: The SHA-256 of the content, in hexadecimal digits.
     """
 
@@ -125,7 +126,7 @@ class ClaimCheckStore:
     async def resolve(self, stored: StoredMessage) -> StoredMessage:
         """Return `stored` with its body.
 
-        A message whose body is not available keeps its reference, which `decode` refuses.
+        If the body is not available, the message still has its reference, and `decode` raises `BodyLostError`.
         """
         if stored.body or (reference := _reference_header(stored.headers)) is None:
             return stored

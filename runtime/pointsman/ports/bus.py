@@ -90,7 +90,7 @@ class Delivery(Protocol):
         ...
 
     async def nak(self, delay: float = 0.0) -> None:
-        """Return the message for another delivery.
+        """Request another delivery of the message.
 
         Args:
             delay: The shortest time until that delivery, in seconds.
@@ -168,7 +168,7 @@ class Consumer(Protocol):
         ...
 
     async def close(self) -> None:
-        """Stop pulling and return deliveries that were not taken. Deliveries that were taken can still be settled."""
+        """Stop pulling. Deliveries that were not taken return to the broker. Taken deliveries can still be settled."""
         ...
 
 
@@ -195,7 +195,7 @@ class Registry(Protocol):
         ...
 
     async def cards(self) -> Sequence[AgentCard]:
-        """Return the cards of all live instances. A watch keeps them current, so a call sends no request.
+        """Return the cards of all live instances. A watch keeps the cards current, so a call sends no request.
 
         Returns:
             The cards, sorted by name and instance.
@@ -514,7 +514,7 @@ class Bus(Protocol):
         ...
 
     async def capacity_problem(self, stream: StreamKind) -> str:
-        """Describe the limit that a stream has reached. Such a stream refuses new messages or deletes old messages.
+        """Describe a limit because of which a stream refuses new messages or deletes old messages, now or soon.
 
         Args:
             stream: The stream.

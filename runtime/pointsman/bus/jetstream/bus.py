@@ -156,7 +156,7 @@ class JetStreamBus:
             self._clock,
             may_lag=lambda: not leader_reads and self._client.is_clustered,
         )
-        alive = 3 * settings.heartbeat  # seconds; the time to live in an agent's card
+        alive = 3 * settings.heartbeat  # seconds; the time to live of an agent's card
         self._registry = KeyValueRegistry(
             self, self._writer, self._reader, self._subjects.agents_bucket, alive, self._clock
         )

@@ -39,7 +39,7 @@ if the message has a reply subject, the size of the headers, and the whole size.
 _LINE_END_BYTES = len(b"\r\n")
 _ERROR = re.compile(rb"-ERR[ \t]+'(.*?)'[ \t]*\r\n", re.IGNORECASE)
 _DEFAULT_PORT = 4222  # the default port of a NATS server
-_REFUSAL_WAIT_S = 0.05  # seconds to wait for an error that a server writes at once
+_REFUSAL_WAIT_S = 0.05  # seconds to wait for the error of a server that closes the connection
 _SUBSCRIPTIONS_EXCEEDED = "maximum subscriptions exceeded"
 _HUNG_UP = "the server hung up before it answered CONNECT"
 _DRAIN_TIMEOUT_S = 1.0  # seconds that one round trip may take when the client closes
@@ -62,9 +62,9 @@ class NatsClient(Client):
     - `tls://` and `wss://` require TLS. nats-py sends `CONNECT`, with the login, unencrypted to a server without TLS.
       A server that the cluster announces gets the scheme of the current connection. nats-py uses `nats://` for such a
       server, even behind a WebSocket.
-    - The login of a URL is decoded, and is also used for the servers that a cluster announces.
-    - A refused permission is reported in the original text of the broker. nats-py changes the text to lower case, which
-      changes the subject.
+    - The login of a URL is percent-decoded, and is also used for the servers that a cluster announces.
+    - A refused permission is reported in the original text of the broker. nats-py changes the text to lower case, so
+      the text names another subject.
     - No error of the server ends the client permanently. nats-py closes the client on any `-ERR` except a stale
       connection, for example on expired credentials.
     - No message ends the reading. A header block of only `NATS/1.0` ends nats-py's reading, and any client may publish
@@ -289,7 +289,7 @@ class NatsClient(Client):
 
     async def _process_pong(self) -> None:
         if self._pongs and self._pongs[0].done():
-            self._pongs[0] = asyncio.get_running_loop().create_future()  # the flush was abandoned
+            self._pongs[0] = asyncio.get_running_loop().create_future()  # for an abandoned flush, whose future is done
         await super()._process_pong()
 
     async def _connect_to_server(self, s: Any) -> None:
@@ -361,7 +361,7 @@ class NatsClient(Client):
             elif self._demands_tls:
                 server.uri = server.uri._replace(scheme="tls")
             if current.tls_name is not None and server.tls_name == current.uri.hostname:
-                server.tls_name = current.tls_name  # the configured name, not the address from the cluster
+                server.tls_name = current.tls_name  # verify this name, not the cluster's address
 
     async def _hear_refusal(self) -> None:
         """Raise the error that a server at its limit of connections writes after its first line.
@@ -388,7 +388,7 @@ class NatsClient(Client):
         """
         server = self._current_server
         if server is None or server.uri.scheme in ("ws", "wss") or self.options["tls_handshake_first"]:
-            return  # TLS has begun, or the scheme of the WebSocket decides about encryption
+            return  # TLS has begun, or the scheme `ws` or `wss` in the URL decides about encryption
         offered = info.get("tls_required") or info.get("tls_available")
         if self._demands_tls and not offered:
             raise TlsRequiredError(
@@ -425,7 +425,7 @@ class NatsClient(Client):
         # Read the buffer, because nats-py passes `err_msg` in lower case.
         said = sent[1].decode("utf-8", "replace") if sent else err_msg.strip("'")
         refusal = Refusal.read(said)
-        if _SUBSCRIPTIONS_EXCEEDED in said.lower() and self._subs:  # the server refuses only the newest
+        if _SUBSCRIPTIONS_EXCEEDED in said.lower() and self._subs:  # only the newest is refused
             refusal = Refusal("subscribe", self._subs[max(self._subs)].subject, said)
         if refusal is not None:
             self.on_refusal(refusal)
@@ -477,7 +477,7 @@ class _Tcp(TcpTransport):
         assert writer is not None, "call `connect` before `connect_tls`"
         reader = _Reader(self._on_data, buffer_size)
         protocol = asyncio.StreamReaderProtocol(reader)
-        protocol._over_ssl = True  # type: ignore[attr-defined]  # otherwise asyncio warns at the end of a stream
+        protocol._over_ssl = True  # type: ignore[attr-defined]  # asyncio warns without this at a lost connection
         loop = asyncio.get_running_loop()
         async with asyncio.timeout(connect_timeout):
             host = uri if isinstance(uri, str) else uri.hostname

@@ -80,7 +80,7 @@ class NatsConnection:
         self._faults: dict[str, str] = {}  # by server, since the last connection; an empty text for a transient fault
         self._reason = ""
         self._reasons: set[str] = set()  # the reasons logged since the last connection
-        self._reported: set[tuple[bool, str, str]] = set()  # by refusal: True if optional, and the kind of the refusal
+        self._reported: set[tuple[bool, str, str]] = set()  # logged refusals: True if optional, and the kind
         self._optional: Counter[str] = Counter()  # prefixes of the subjects of optional requests
         self.listeners: set[Callable[[], None]] = set()
         self.refusal_listeners: set[Callable[[Refusal, PermissionDeniedError], None]] = set()
@@ -170,7 +170,7 @@ class NatsConnection:
             await self._broker_restarted.wait()
 
     async def send(self, subject: str, body: bytes = b"", *, reply: str = "", headers: bytes = b"") -> None:
-        """Send a message. Drop the message if the buffer of a lost connection is full. Callers detect this loss."""
+        """Send a message. If the connection is down and its buffer is full, drop the message, which callers detect."""
         try:
             self.client.publish_raw(subject, reply, headers, body)
             if self.client.is_full:

@@ -145,7 +145,7 @@ class PullConsumer:
         if old is not None:
             if not self._handoffs_unsynced or old.restarts == pull.restarts:
                 pull.buffer.extend(old.buffer)
-            old.buffer = pull.buffer  # messages may still arrive at the old inbox
+            old.buffer = pull.buffer  # share the buffer, because messages may still arrive at the old inbox
             await old.close()
         self._withdrawn = False
 

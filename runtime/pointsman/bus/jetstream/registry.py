@@ -123,7 +123,7 @@ class KeyValueRegistry:
 
     async def _start(self) -> None:
         after, now = 0, await self.broker_time()
-        for _ in range(2):  # the first read misses a card that is renewed during the read
+        for _ in range(2):  # twice, because the first read misses a card that is renewed during the read
             async for stored in self._reader.read(self._stream, f"{self._prefix}>", after):
                 self._apply(stored, max(0.0, (now - stored.at).total_seconds()))
                 after = stored.sequence

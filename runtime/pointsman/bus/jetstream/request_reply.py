@@ -63,7 +63,7 @@ class RequestClient:
         self.replies.fail_all()
 
     def reject(self, error: ConnectionRejectedError | None) -> None:
-        """Fail all present and later requests that wait for the connection. With None, later requests wait again."""
+        """Raise `error` in requests that wait for the connection, now or later. With None, new requests wait again."""
         self._rejected = error
         if error is not None:
             self._changed.set()

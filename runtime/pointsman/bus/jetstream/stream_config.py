@@ -63,7 +63,7 @@ _NO_RIGHTS_OVER_OTHERS: Mapping[str, bool] = {
 
 
 class StreamLayout(NamedTuple):
-    """The layout of a namespace: True if handoffs have a separate stream, and the domain of the streams or no text."""
+    """The layout of the streams of a namespace. `domain` is empty for streams without a JetStream domain."""
 
     separate_handoffs: bool
     domain: str

@@ -106,7 +106,7 @@ def _load_certificate(context: ssl.SSLContext, certificate: str, key: str | None
 def tls_fault(error: BaseException) -> str | None:
     """Return the TLS fault in `error` and its remedy. None without a TLS fault, or if a later try may succeed."""
     for seen in causes(error):
-        if type(seen).__module__ != "ssl":  # aiohttp's errors have the types of ssl, but lack the attributes
+        if type(seen).__module__ != "ssl":  # skip aiohttp's errors: they have types of ssl, but lack the attributes
             continue
         if isinstance(seen, ssl.SSLCertVerificationError):
             hint = _VERIFY_HINTS.get(seen.verify_code, "check the broker's certificate")

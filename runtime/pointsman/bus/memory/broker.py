@@ -145,7 +145,7 @@ class Broker:
                 f"{subject} ends at {stream.last_sequence_of(subject)}, expected {expect}; read {subject} again"
             )
         if kind in SCHEDULING_STREAMS:
-            self._schedules.pop(subject, None)  # a message replaces the schedule with the name of its subject
+            self._schedules.pop(subject, None)  # a message replaces the schedule of the same name
         if ROLLUP_HEADER in wire:
             for stored in stream.select(subject):
                 self.delete(kind, stored.sequence)

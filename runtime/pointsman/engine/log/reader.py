@@ -100,8 +100,8 @@ def check_not_imported(workflow: str, namespace: str | None) -> None:
 def is_outcome(stored: StoredMessage) -> bool:
     """Return True if a message on an outcome subject is the outcome of the workflow that the subject names.
 
-    Before the workflow ends, any client that may publish in the namespace can store a different message on this
-    subject. The check is fast, because the check reads only the headers.
+    The check is needed, because before the workflow ends, any client that may publish in the namespace can store a
+    different message on this subject. The check is fast, because only the headers are read.
     """
     headers, workflow = stored.headers, stored.subject.rpartition(".")[2]
     return headers.get("ce-type") == Outcome.event_type and headers.get("ce-subject") == workflow
@@ -171,7 +171,7 @@ async def wait_for_message(
 
 
 async def gather_batched(questions: Iterable[Awaitable[T]]) -> list[T]:
-    """Return the results of `questions`, in the order of `questions`. At most `_MAX_CONCURRENT` run at a time."""
+    """Await `questions`, at most `_MAX_CONCURRENT` at a time. Return their results in the order of `questions`."""
     answers: list[T] = []
     left = iter(questions)
     while some := tuple(islice(left, _MAX_CONCURRENT)):

@@ -109,7 +109,7 @@ def read_child_request(
     """Return the request of a handoff to the team. If the request is refused, the parent's task fails with the reason.
 
     Raises:
-        ContractError: The handoff is unreadable, so the answer has no reply subject.
+        ContractError: The handoff is unreadable, so no result can be sent to the parent.
     """
     envelope, handoff = decode_handoff(stored, subjects)
     admission = Admission(
@@ -154,7 +154,7 @@ def _shown(value: str) -> str:
 
 
 def _check_reply_to(subject: str | None) -> None:
-    """Raise `ContractError` if `subject` is not an inbox, because another subscriber may then receive the outcome."""
+    """Raise `ContractError` if `subject` is not an inbox. An outcome on another subject may reach other subscribers."""
     if subject is not None and not (subject.startswith("_INBOX.") and all(subject.split("."))):
         raise ContractError(
             f"reply_to is {subject!r}; expected the inbox of the caller: _INBOX. and tokens separated by dots"

@@ -208,7 +208,7 @@ class WorkflowLog:
             )
         try:
             if commit.snapshot is not None and (head.state is None or commit.number != head.state.commits + 1):
-                agents = _live_agents(LogHead(), commit)  # the missing commits may have named other agents
+                agents = _live_agents(LogHead(), commit)  # a missing commit may have named other agents than `head`
                 return LogHead(from_snapshot(commit.snapshot), stored.sequence, stored.sequence, agents=agents)
             state = apply_commit(head.state, commit)
         except (InvariantError, ValidationError) as error:

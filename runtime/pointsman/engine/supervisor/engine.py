@@ -309,7 +309,7 @@ class SupervisorEngine:
             with contextlib.suppress(BusUnavailableError):
                 for backlog in self._backlogs:
                     await backlog.refresh(delivery.message for delivery in in_hand)
-            in_hand.clear()  # otherwise the deliveries would stay in memory until the next turn
+            in_hand.clear()  # otherwise the deliveries would stay in memory during the next sleep
 
     # Receiving
 
@@ -350,7 +350,7 @@ class SupervisorEngine:
         self._accept_delivery(delivery, turns)
 
     def _accept_delivery(self, delivery: Delivery, turns: asyncio.TaskGroup) -> None:
-        if is_cancellation(delivery.message):  # no effect, because the parent also sends a control, which cancels
+        if is_cancellation(delivery.message):  # no effect: the parent also sends a control, which ends the child
             turns.create_task(_acknowledge(delivery))
             return
         if self._scheduler.concerns(delivery.message):

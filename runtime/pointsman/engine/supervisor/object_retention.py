@@ -27,8 +27,8 @@ from pointsman_schemas.subjects import Subjects
 __all__ = ["remove_objects"]
 
 _LONGEST_UPLOAD = timedelta(hours=1)
-"""Maximum time from the first chunk of an object to its description. So in this time before the description of a needed
-object, its chunks may be stored before objects that have expired."""
+"""Maximum time from the first chunk of an object to its description. Other objects may be stored meanwhile, so an
+expired object may be behind the first chunk of a needed object."""
 
 
 async def remove_objects(bus: Bus, subjects: Subjects, until: datetime) -> None:

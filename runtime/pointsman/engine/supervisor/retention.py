@@ -159,7 +159,7 @@ class RetentionJob:
         await self._remove_unreferenced_bodies()
 
     async def _first_unsettled(self, consumer: DurableConsumer) -> int:
-        """Return the first sequence that a consumer may not have settled; 0 if the consumer never existed."""
+        """Return the first unsettled sequence of a consumer; `sys.maxsize` if all are settled, 0 without a consumer."""
         depth = await self._bus.depth(consumer.name, consumer.stream)
         if depth is None:
             return 0

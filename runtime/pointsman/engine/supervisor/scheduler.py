@@ -319,7 +319,7 @@ class Scheduler:
             correlation_id=request.correlation_id or run.request_id,
         )
         subject = self._subjects.request(schedule.team, schedule.caller)
-        await self._bus.publish(subject, body, encode(envelope))  # a second copy starts no second workflow
+        await self._bus.publish(subject, body, encode(envelope))  # a second copy has the same id and starts no workflow
         fault_point("supervisor.sent")
 
     async def _arm(self, schedule: Schedule, now: datetime) -> None:

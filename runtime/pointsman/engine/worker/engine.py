@@ -62,7 +62,7 @@ __all__ = ["Worker"]
 _FLUSH_DELAY_S = 0.05  # seconds in which the connection sends negative acknowledgements before the process ends
 _SHUTDOWN_TIMEOUT_S = (
     1.5 * CANCEL_GRACE_S
-)  # seconds for all steps after the shutdown grace, such as a handler that does not stop, and the close of resources
+)  # seconds for all steps after the shutdown grace: the wait for handlers that do not stop, and the close of resources
 _RETRY_DELAY_S = 1.0  # seconds before redelivery after an internal error, to avoid a hot loop
 _CLOCK_TOLERANCE = timedelta(
     seconds=1
@@ -314,7 +314,7 @@ class Worker:
             return
         name = self._handoff_key(delivery.message)
         if (running := self._in_flight.get(name)) is not None:
-            running.delivery = delivery  # from now on, this delivery is extended, and later settled
+            running.delivery = delivery  # from now on, the deadline of this delivery is extended, and it is settled
             slots.release()
             _log.warning(
                 "handoff_redelivered",
@@ -348,7 +348,7 @@ class Worker:
 
     def _warn_about_shared_queue(self, slots: AgentSlots, delivery: Delivery) -> None:
         """Log the teams whose handoffs delay each other, once for each team."""
-        if slots.sharing is None or delivery.delivered > 1:  # a redelivered handoff is old for another reason
+        if slots.sharing is None or delivery.delivered > 1:  # the age of a redelivered handoff is not its wait
             return
         message = delivery.message
         with suppress(ContractError):  # another program published the message
