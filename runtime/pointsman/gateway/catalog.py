@@ -93,7 +93,7 @@ async def teams_of(context: Context, caller: Caller) -> list[TeamView]:
 async def is_known_team(context: Context, team: str) -> bool:
     """Return True for a team with a recent workflow or a live supervisor.
 
-    Wait up to 3 s for a supervisor that restarts.
+    If the team has neither, wait up to 3 s, because its supervisor may be restarting.
 
     Args:
         context: The parts of the gateway.

@@ -66,7 +66,8 @@ def exchange(namespaces: Iterable[str]) -> Exchange:
 def has_many_answers(service: str) -> bool:
     """Return True if a request to a service may have several answers.
 
-    For other requests, the broker forgets the reply subject after the first answer. So a busy publisher costs little.
+    The export of such a service must allow several answers. For other services, the broker forgets the reply subject of
+    a request after the first answer, so a busy publisher costs the broker little memory.
 
     Args:
         service: The subject of the service.

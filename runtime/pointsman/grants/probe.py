@@ -79,7 +79,7 @@ async def refused_rights(settings: Settings, grant: Grant) -> list[RefusedRight]
     def on_refusal(refusal: Refusal, error: PermissionDeniedError) -> None:
         refused.add(("subscribe to" if refusal.operation == "subscribe" else "publish on", refusal.subject))
 
-    with connection.optional_requests(""):
+    with connection.optional_requests(""):  # a refusal is a result here, so it is logged as info
         await connection.open(settings.request_timeout)
         connection.refusal_listeners.add(on_refusal)
         try:

@@ -28,7 +28,7 @@ def record_delivery(
         endpoint: The endpoint.
         message: The event. Its headers have the trace of the workflow.
         state: The state after the attempt.
-        exchange: The begin and the end of the exchange; None if nothing was sent.
+        exchange: The times at which the exchange began and ended; None if nothing was sent.
     """
     error = (
         None if state.status == "delivered" or exchange is None else str(state.code or state.error.partition(":")[0])
