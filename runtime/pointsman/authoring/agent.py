@@ -29,7 +29,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _MAX_NAME_CHARS = 58  # a consumer's name is `agent-` plus the agent's name, in at most 64 characters
-# The regular expression of semver.org for a semantic version. NATS clients expect a semantic version of each service.
+# The regular expression of semver.org. A version is checked, because NATS clients expect semantic versions of services.
 _NUMBER, _LABEL = r"(0|[1-9]\d*)", r"(0|[1-9]\d*|\d*[a-zA-Z-][\da-zA-Z-]*)"
 _BUILD = r"[\da-zA-Z-]+"
 _VERSION = re.compile(rf"{_NUMBER}\.{_NUMBER}\.{_NUMBER}(-{_LABEL}(\.{_LABEL})*)?(\+{_BUILD}(\.{_BUILD})*)?", re.ASCII)

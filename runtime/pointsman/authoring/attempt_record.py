@@ -58,7 +58,7 @@ class AttemptRecord:
         """Tool and arguments of each call that was started after a person's approval, by key."""
         self._questions: list[QuestionRequest] = []
         self._events: dict[str, EmittedEvent] = {}
-        """Emitted events by key. Each try of a tool emits the same events under the same keys."""
+        """Emitted events by key. A repeated try of a tool emits events with equal keys, so each event is here once."""
 
     @property
     def questions(self) -> tuple[QuestionRequest, ...]:

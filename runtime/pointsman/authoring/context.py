@@ -175,7 +175,7 @@ class Context:
 
     @property
     def cancelled(self) -> bool:
-        """True when the result is not needed any more. A blocking function cannot be interrupted, so it must check."""
+        """True when the result is not needed any more. Read this in blocking functions, which cannot be interrupted."""
         return self._state.handle.cancelled
 
     def now(self) -> datetime:

@@ -250,7 +250,7 @@ class LLMAgent(Agent):
         """
         other = copy(self)
         other._specs = model_specs(model, self._card.name)
-        vars(other).pop("models", None)  # the models of the original, if they are open already
+        vars(other).pop("models", None)  # not copied, because open models belong to the original
         return other
 
     async def open(self) -> None:
@@ -402,7 +402,7 @@ class LLMAgent(Agent):
 def _with_messages(turns: Sequence[Turn], messages: Sequence[UserMessage]) -> list[Turn]:
     """Return the turns with the messages in the last turn, or in a new turn if the last turn is not the user's.
 
-    Some providers refuse two turns of the user in a row.
+    A user's last turn is extended, because some providers refuse two turns of the user in a row.
     """
     text = write_messages(messages)
     if turns[-1].role == "user":

@@ -89,7 +89,7 @@ class ModelCalls:
                     failed[model] = error
             if short is not None and not any(error.retryable for error in failed.values()):
                 raise short
-            # A model that rejected the request would reject it again. A model that failed transiently may answer now.
+            # Try only the models that failed transiently. A model that rejected the request would reject it again.
             models = tuple(model for model, error in failed.items() if error.retryable)
             errors = [failed[model] for model in models]
             first = min(errors, key=lambda each: each.retry_after or 0.0) if errors else next(iter(failed.values()))
@@ -101,7 +101,7 @@ class ModelCalls:
         raise InvariantError("the last try of a model call neither returned nor raised")
 
     def record_lost_call(self, request: ModelRequest, state: AttemptState) -> None:
-        """Count a call of the first model that was in progress when its worker crashed, because the call was paid for.
+        """Count a call that was in progress when its worker crashed, because the provider may charge for the call.
 
         Args:
             request: Request of the call.

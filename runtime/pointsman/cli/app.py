@@ -180,8 +180,8 @@ class _Command(TyperCommand):
         try:
             return super().parse_args(ctx, args)
         except Exception as error:
-            # If an unknown option resembles no known option, it may be text that begins with a dash. Add a hint. The
-            # type of the error is not tested, because it is click's, or of Typer's copy of click.
+            # If an unknown option resembles no known option, it may be text that begins with a dash. So add a hint. The
+            # error is from click or from Typer's copy of click, so its type is not tested.
             unknown: Any = error
             last: Any = next((each for each in reversed(self.params) if each.param_type_name == "argument"), None)
             if last is not None and not getattr(unknown, "possibilities", True):

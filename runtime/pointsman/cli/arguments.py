@@ -58,7 +58,7 @@ def check_seconds(value: float | None) -> float | None:
     Raises:
         typer.BadParameter: The value is not a number, or not between 0.001 and 315,360,000.
     """
-    if value is not None and not _MIN_SECONDS <= value <= _MAX_SECONDS:  # true for NaN, too
+    if value is not None and not _MIN_SECONDS <= value <= _MAX_SECONDS:  # NaN is refused, too
         bounds = f"{_MIN_SECONDS:g} and {_MAX_SECONDS:.0f} seconds (10 years)"
         raise typer.BadParameter(f"{value:g} s; give between {bounds}")
     return value

@@ -135,7 +135,7 @@ class Capabilities:
         return f"{_EXTRA}{name}" not in self.left_out
 
     def learn(self, status: int, detail: ErrorDetail, body: Mapping[str, Any], request: ModelRequest) -> str:
-        """Learn from a refusal.
+        """Find the refused parameter in a refusal, and change the limits so that the next request avoids it.
 
         Args:
             status: The HTTP status of the refusal.

@@ -124,7 +124,7 @@ USAGE_NAMES: Final = UsageNames(
     total=("total_tokens", "totalTokens", "totalTokenCount"),
     cached=("cache_read_input_tokens", "cache_creation_input_tokens"),
 )  # fmt: skip
-"""`cached` counts are added to `input` in Anthropic's messages only. In other APIs, `input` includes `cached`."""
+"""`cached` counts are added to `input` only in Anthropic's messages, because `input` includes them in other APIs."""
 
 
 # Errors

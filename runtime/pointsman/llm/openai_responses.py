@@ -30,7 +30,7 @@ _REASONING_MODELS: Final = re.compile(r"^(?:o\d|gpt-5(?!.*chat)|codex|computer-u
 which is sent back with the results of tools."""
 _ENCRYPTED: Final = "reasoning.encrypted_content"
 _UNSENT_FIELDS: Final = ("logprobs", "status")
-"""Fields of items that the API returns but refuses in a request."""
+"""Fields of items that are not sent back, because the API returns them but refuses them in a request."""
 
 
 # Requests

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Line", "bind", "configure", "get_logger", "send_to"]
 
-# C0, C1 and DEL end or overwrite lines, U+2028 and U+2029 end them in some readers, the bidirectional marks reorder
-# them, and a lone surrogate cannot be written as UTF-8 at all.
+# These characters are escaped: C0, C1 and DEL end or overwrite lines, U+2028 and U+2029 end lines in some readers, the
+# bidirectional marks reorder lines, and a lone surrogate cannot be written as UTF-8.
 _UNPRINTABLE_PATTERN: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 _MAX_DEPTH: Final = 6  # depth to which containers are cleaned; a deeper container is shown as its cleaned `str()`
 _REPEAT_INTERVAL_S: Final = 60.0  # a line of an exporter is shown once in this time, which is longer than its retries

@@ -34,7 +34,7 @@ __all__ = [
     "set_gauge",
 ]  # fmt: skip
 
-# From the duration of a workflow without model calls (some 10 ms) to the default deadline of a workflow (600 s).
+# The buckets reach from a workflow without model calls (some 10 ms) to the default deadline of a workflow (600 s).
 _WORKFLOW_BUCKETS: Final[tuple[float, ...]] = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 # The buckets that the conventions recommend.
 _MODEL_BUCKETS: Final[tuple[float, ...]] = tuple(0.01 * 2**power for power in range(14))

@@ -31,7 +31,7 @@ __all__ = [
 _SAMPLED_FLAG: Final = 0x01
 _KNOWN_FLAGS: Final = 0x03  # sampled and random trace id; other flags are cleared, because they must not be propagated
 _TRACEPARENT_PATTERN: Final = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
-_MAX_TRACESTATE_CHARS: Final = 512  # the specification requires at least this length; a longer state is dropped
+_MAX_TRACESTATE_CHARS: Final = 512  # a longer state is dropped; the specification requires at least this limit
 
 
 class TraceContext(NamedTuple):

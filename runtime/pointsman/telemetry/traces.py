@@ -79,7 +79,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
 
 # Keys that suppress the spans of instrumented model SDKs and HTTP clients. The first key is OpenTelemetry's, which
-# OpenInference also reads. The second key is OpenLLMetry's.
+# OpenInference also reads. The second key is needed, because OpenLLMetry reads only its own key.
 _SUPPRESSION_KEYS: Final = (_SUPPRESS_INSTRUMENTATION_KEY, "suppress_language_model_instrumentation")
 
 
@@ -267,8 +267,8 @@ def record(
 ) -> None:
     """Export a finished span with the ids of `context` and the given times. `error` is a type and a message.
 
-    Nothing is exported if the trace is not sampled, or if the context was reserved while tracing was off. `name` is
-    called, and `happenings` and `links` are iterated, only if a span is made.
+    Nothing is exported if the trace is not sampled, or if the context was reserved while tracing was off. If no span is
+    made, a function as `name` is not called, and `happenings` and `links` are not iterated.
     """
     tracer, sink, recorder = _tracer, _sink, _recorder  # read once, because another thread may reset them
     if tracer is None or not context.sampled or context.span_id == parent_span_id:

@@ -1,6 +1,6 @@
 """Encode and decode the Ed25519 keys of NATS (ADR-14). A key is base32 text with a prefix for its kind, and a CRC-16.
 
-This module replaces the package `nkeys`, which has no wheel. `cryptography` is imported when a key is used.
+This module replaces the package `nkeys`, because `nkeys` has no wheel. `cryptography` is imported when a key is used.
 """
 
 from __future__ import annotations

@@ -59,8 +59,8 @@ async def run_process(
     Raises:
         OSError: The command cannot be started.
     """
-    # The start and the end run in their own tasks. A caller that is cancelled during the start would not get the
-    # number of the group, and a caller that is cancelled twice would leave a process behind.
+    # The start and the end run in their own tasks. Otherwise, a caller that is cancelled during the start would not get
+    # the number of the group, and a caller that is cancelled twice would leave a process behind.
     starting = asyncio.ensure_future(_start(command, cwd, child_environment(secrets) if env is None else env))
     try:
         process = await asyncio.shield(starting)

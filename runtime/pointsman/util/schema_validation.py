@@ -28,7 +28,7 @@ __all__ = ["MAX_STEPS", "value_problem"]
 MAX_STEPS = 300_000
 """Largest number of keywords that one validation evaluates. This number takes a few seconds."""
 _MAX_PROBLEM_CHARS = 300
-"""Longest description of a problem, in characters. A description quotes the value, which may be long."""
+"""Longest description of a problem, in characters. Longer ones are cut, because they quote the value."""
 _REFERENCE_STEPS = 10  # a reference takes as long as this number of other keywords
 
 _left: ContextVar[int] = ContextVar("validation_steps_left")

@@ -24,7 +24,7 @@ TELL_CALLER_PREFIX: Final = "Tell the caller that "
 _MIN_CONFIDENCE = 0.5
 """Share of a clause's words that gives full confidence. Half is enough, because people also write other words."""
 _MAX_CONFIDENCE = 0.95
-"""Largest confidence. A match of words is never certain."""
+"""Largest confidence, below 1 because a match of words is never certain."""
 # A clause without an agent is reported only if it has this many stems, because a shorter clause is a courtesy.
 _MIN_MEANINGFUL_STEMS = 2
 _MIN_CLAUSE_WORDS = 4  # a shorter clause without an agent is added to the clause before, as in "errors and timeouts"

@@ -85,7 +85,7 @@ class SpanRecorder:
 
     def __init__(self, take: Callable[[EncodedSpan], bool]) -> None:
         self._sink = take
-        self._pending: list[EncodedSpan] = []  # queued and not encoded yet
+        self._pending: list[EncodedSpan] = []  # spans in the queue that are not encoded yet
 
     def start_span(
         self,
@@ -143,7 +143,7 @@ class SpanRecorder:
 
 
 class LeanSpan(otel.Span):
-    """A span of OpenTelemetry's API. Attributes of Pointsman are not checked; attributes of other code are checked."""
+    """A span of OpenTelemetry's API. The attributes at the start are not checked, as they are Pointsman's own."""
 
     __slots__ = ("_attributes", "_context", "_dropped", "_ended", "_events", "_events_dropped", "_kind", "_links",
                  "_links_dropped", "_name", "_parent_id", "_recorder", "_remote", "_started", "_status",
