@@ -198,7 +198,7 @@ def decode(headers: Mapping[str, str] | None, body: bytes) -> tuple[Envelope | N
     return _envelope(attributes, lower), body
 
 
-@lru_cache(256)  # events of one type have the same dozen names
+@lru_cache(256)  # a cache saves time, because all events of one type have equal names
 def _lower_case_names(names: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(name.lower() for name in names)
 
@@ -209,7 +209,7 @@ def _attributes(names: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
     return tuple((name, name[3:]) for name in names if name.startswith("ce-"))
 
 
-@lru_cache(64)  # there are a dozen types
+@lru_cache(64)  # room for all types, because there are only a few dozen
 def _dataschema(event_type: str) -> str | None:
     ours = _POINTSMAN_TYPE.fullmatch(event_type)
     return f"urn:pointsman:schema:{ours[1]}:{ours[2]}" if ours else None

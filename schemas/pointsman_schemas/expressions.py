@@ -3,7 +3,7 @@
 A path names a value: `match.unpaid.0.amount`, `request.country`, or `item.total` in a task with `for_each`. A condition
 compares paths with literals or with other paths. The language has no calls and no arithmetic. An expression is parsed
 when a plan is defined, so a misspelled expression never reaches a workflow. Evaluation never fails, because a missing
-value is null and a comparison of values of different types is false.
+value is null, and values of different types are not equal and have no order.
 
     condition  = conjunction {"or" conjunction}
     conjunction = negation {"and" negation}

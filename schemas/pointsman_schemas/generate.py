@@ -1,6 +1,7 @@
 """Generate the contract for other languages: a JSON Schema for every wire model, and one AsyncAPI document.
 
-`python -m pointsman_schemas.generate schemas/json` writes the files. Their whole content is generated from the models.
+`python -m pointsman_schemas.generate schemas/json` writes the files. Their whole content is generated from the models,
+so change the models and never the files.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Check that a value is a JSON Schema. Planners, tools and people use the schemas on agents' cards.
+"""Check that a value is a JSON Schema, because planners, tools and people use the schemas on agents' cards.
 
 The rules come from the meta-schema of draft 2020-12. They are written in Python here, because loading a validator of
 JSON Schema would take 0.1 s of CPU time in every process that reads cards.

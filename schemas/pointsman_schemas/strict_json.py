@@ -39,8 +39,8 @@ __all__ = [
 ]
 
 MAX_DEPTH = 128
-"""Deepest nesting of a written value. The limit of the JSON parser is 200, so readers can always read written
-values."""
+"""Deepest nesting of a written value. The depth is lower than the JSON parser's limit of 200, so that a reader can read
+each written value, even as a part of an event."""
 
 _PARSER_MAX_DEPTH = 200  # pydantic-core's own limit
 _MAX_INTEGER_BITS = 14_284  # 4,300 digits, the limit of the JSON parser, in bits
@@ -48,7 +48,7 @@ _MAX_INTEGER_BITS = 14_284  # 4,300 digits, the limit of the JSON parser, in bit
 # Numbers that may overflow to infinity. The parsers refuse NaN, but accept these numbers, so each value of a body that
 # matches the pattern is checked. An overflow needs an exponent of three digits, or 209 digits and an exponent of two.
 _NON_FINITE_PATTERN = re.compile(rb"[\s,:\[]-?[0-9](?:[0-9.]*[eE]\+?[0-9]{3}|[0-9.]{199})")
-# The constants of a first test, which is ten times faster than the pattern. Most bodies do not pass this test, so the
+# The constants of a first test, which is ten times faster than the pattern. This test excludes most bodies, so the
 # pattern is rarely searched.
 _DIGIT_CLASSES = bytes.maketrans(b"123456789.E", b"0000000000e")
 _LONG_DIGITS = b"0" * 200

@@ -81,7 +81,7 @@ def schedule_retry(decision: Decision, task: Task, error: AttemptError, retry: R
 
 
 def _reroute(decision: Decision, task: Task, error: AttemptError, retry: Retry) -> Retry | None:
-    """Return `retry`, or a retry by a different agent, if the agent's circuit is open or a skill has other agents.
+    """Return `retry`, or a retry by a different agent: by the fallback, or by another agent with the task's skill.
 
     Return None if no attempt follows now: the task is held, or the task has failed because its fallback gets no work.
     """
@@ -141,7 +141,7 @@ def fail_task(decision: Decision, task: Task, error: AttemptError) -> None:
         case Role.PLAN | Role.CLASSIFY:
             reason = f"{task.agent} could not {task.role}: {error.message}"
             if state.plan is not None:
-                return keep_current_plan(decision, reason)  # no new plan is available: continue with the current one
+                return keep_current_plan(decision, reason)  # without a new plan, the current plan continues
             if route_to_fallback(decision):
                 return None
             end_workflow(decision, Phase.FAILED, generic_failure(state.workflow_id, [error]), reason)
@@ -152,7 +152,7 @@ def fail_task(decision: Decision, task: Task, error: AttemptError) -> None:
         case Role.JUDGE:
             if (stage := reviewed_stage(state, task)) is not None:
                 message = f"{task.agent} could not review the stage: {error.message}"
-                # The kind is not `rejected`, because the judge has failed before it could review the stage.
+                # The kind is not `rejected`, because the judge has failed, and so has not reviewed the stage.
                 return fail_task(decision, stage, AttemptError(kind=ErrorKind.HANDLER, message=message))
             request_synthesis(decision)
         case Role.SUMMARIZE:

@@ -74,7 +74,7 @@ class Task:
     retry: RetryPolicy | None = None
     """The task's own retry policy; None if the task uses the team's policy."""
     skill: str = ""
-    """The skill that the agent must have. The agent is selected for each attempt."""
+    """The skill that the agent must have. If a skill is set, the agent is selected for each attempt."""
     depends_on: tuple[str, ...] = ()
     optional: NameSet = frozenset()
     status: TaskStatus = TaskStatus.WAITING
@@ -105,11 +105,11 @@ class Task:
     refined_by: str = ""
     """The id of the refiner's task that writes a new intent."""
     returned_by_review: bool = False
-    """True if a judge has returned the output once. A judge may return the output of a task only once."""
+    """True if a judge has returned the output of the task, which a judge may do only once."""
     answers: tuple[Answer, ...] = ()
     """The answers of persons to the questions of earlier attempts."""
     messages: int = 0
-    """Number of messages to the workflow at the dispatch of the current attempt: the messages in the handoff."""
+    """Number of the messages in the handoff of the current attempt: all messages to the workflow at the dispatch."""
     asking_attempts: tuple[int, ...] = ()
     """The attempts that ended with a question."""
     team: bool = False

@@ -157,7 +157,7 @@ def _check_waiting(decision: Decision) -> None:
 
 
 def request_replan(decision: Decision, reason: str) -> bool:
-    """Request a new plan, if the limits allow a new plan and no planner is at work. Return True if it was requested."""
+    """Request a new plan, if the limits allow one and no planner is at work. Return True if a plan was requested."""
     state = decision.state
     if not (state.phase is Phase.RUNNING and remaining_replans(state) and remaining_tasks(state)):
         return False

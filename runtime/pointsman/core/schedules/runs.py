@@ -54,8 +54,8 @@ __all__ = [
 ]
 
 MAX_WAKE = timedelta(days=1)
-"""Longest delay of the next timer. So each record is written again at least once a day, because retention cannot delete
-the messages after an old record."""
+"""Longest delay of the next timer. A record is written again when its timer fires. This must happen once a day, because
+retention cannot delete the messages after an old record."""
 _PREFIX = "schedule"
 _CLOCK_SKEW = timedelta(seconds=5)
 """Longest step back of the clock that is ignored. After a longer step, the repeated times are checked again."""
@@ -301,7 +301,7 @@ def _grant(schedule: Schedule, now: datetime) -> tuple[ScheduleEntry, ...]:
 def _set_timer(schedule: Schedule, now: datetime, fired: int | None) -> tuple[ScheduleEntry, ...]:
     fires = next_fires(schedule, now, 1)
     wanted = min([now + MAX_WAKE, *fires])
-    # A timer that is armed for an earlier time stays armed, because its supervisor arms the next timer when it fires.
+    # A timer that is armed for an earlier time stays armed, because the next timer is armed when that timer fires.
     armed = schedule.wake is not None and now < schedule.wake <= wanted and fired != schedule.timer
     return () if armed else (TimerSet(at=now, due=wanted),)
 

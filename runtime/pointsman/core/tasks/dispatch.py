@@ -147,7 +147,9 @@ def add_role_task(
 
 
 def dispatch_task(decision: Decision, task_id: str, choice: AgentChoice | None = None) -> None:
-    """Dispatch the next attempt at a task. If no agent may receive it, hold the task; without budget, let it wait.
+    """Dispatch the next attempt at a task.
+
+    If no agent may receive the attempt, hold the task. If no budget is left, let the task wait for budget.
 
     Args:
         decision: The decision in progress.

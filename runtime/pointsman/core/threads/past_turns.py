@@ -29,8 +29,8 @@ def history_of(thread: Thread, workflow: str, policy: ThreadPolicy) -> tuple[Thr
     """Return the place of a turn in its thread, and the earlier turns for the agents of the turn.
 
     If the turns since the last summary exceed the bounds, the newest turns that fit into half of the bounds are kept,
-    and the summarizer gets the older turns. The other half is free for later turns, so the summarizer runs only once
-    for several turns.
+    and the summarizer gets the older turns. The other half of the bounds is free for later turns, so the summarizer
+    runs only once for several turns.
 
     Args:
         thread: The thread.
