@@ -11,7 +11,7 @@ from pointsman_schemas.subjects import Subjects
 __all__ = ["SCHEDULING_STREAMS", "STORED_KINDS", "StoredKind", "stream_kind_of", "stream_names"]
 
 SCHEDULING_STREAMS: frozenset[StreamKind] = frozenset({"work", "handoffs"})
-"""The streams with schedules, messages with a time to live, and rollup. Only supervisors write to them."""
+"""The streams with schedules, messages with a time to live, and rollup. Only supervisors write to these streams."""
 
 
 class StoredKind(NamedTuple):

@@ -335,7 +335,7 @@ class Bus(Protocol):
     def handoffs_unsynced(self) -> bool:
         """Return True if handoffs are not synced to disk. The value is valid after `set_up`.
 
-        A broker that restarts may then have lost the newest handoffs, and the position of the handoff consumers.
+        If the value is True, a broker that restarts may lose the newest handoffs, and the positions of their consumers.
         """
         ...
 

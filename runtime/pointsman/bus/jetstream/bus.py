@@ -306,7 +306,7 @@ class JetStreamBus:
     ) -> Coroutine[Any, Any, bool]:
         """Send the schedule at once, as `publish` does."""
         moment = at.astimezone(UTC).isoformat().replace("+00:00", "Z")
-        # The compare-and-set checks the target, because the broker removes a schedule from `name` when it fires.
+        # The compare-and-set checks the target, because the broker removes the schedule from `name` at the publish.
         orders = {
             "Nats-Schedule": f"@at {moment}",
             "Nats-Schedule-Target": target,

@@ -16,8 +16,8 @@ from pointsman.bus.jetstream.refusals import Refusal
 from pointsman.ports.bus import Server
 from pointsman.util.lazy_import import lazy_import
 
-# Imported only when used. `nats.js` is two thirds of nats-py, and `bus.jetstream` replaces it. The import of aiohttp
-# takes 0.2 s of CPU, and only ws:// needs aiohttp.
+# Imported only when used: `bus.jetstream` replaces `nats.js`, which is two thirds of nats-py, and only ws:// needs
+# aiohttp, whose import takes 0.2 s of CPU.
 with lazy_import("nats.js"), lazy_import("multidict"), lazy_import("aiohttp"):
     import nats.errors
     from nats.aio.client import Client
@@ -70,8 +70,8 @@ class NatsClient(Client):
     - No message ends the reading. A header block of only `NATS/1.0` ends nats-py's reading, and any client may publish
       such a block.
     - If the server sends no first line, the connection is closed. nats-py leaves the socket open.
-    - After the connection is lost, the client can still be closed: it drops its unsent messages. nats-py tries to send
-      them and fails.
+    - After the connection is lost, the client can still be closed, and drops its unsent messages. nats-py tries to send
+      the messages and fails.
     - The transport reports a lost connection as the rest of nats-py expects; see `_Tcp`.
     - `flush` returns when the server has processed all earlier commands. nats-py sends its PING before commands that
       wait for the flusher, for example before a new subscription.

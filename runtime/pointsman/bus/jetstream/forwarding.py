@@ -52,7 +52,7 @@ class Forwarder:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def forward(self, name: str, message: WireMessage) -> bool:
-        """Return True if the delivery was sent to the receiver `name`. After False, the caller must settle it."""
+        """Return True if the delivery was sent to the receiver `name`. Otherwise the caller settles the delivery."""
         away = not self._bus.connected or self._subscription is None
         if away or self._absent.get(name, 0.0) > asyncio.get_running_loop().time():
             return False

@@ -161,7 +161,7 @@ class StreamProvisioner:
         return True
 
     def start_restore(self) -> None:
-        """Start to restore missing streams of `set_up`, because consumers, readers and dead letters need them."""
+        """Start to restore missing streams of `set_up`, which consumers, readers and dead letters need."""
         if self._created and not self._connection.closed and (self._restore_task is None or self._restore_task.done()):
             self._restore_task = asyncio.create_task(self._restore())
 

@@ -40,7 +40,7 @@ _LAG_TIMEOUT_S = 1.0  # seconds to wait for a message that another replica has
 class StreamReader:
     """Reads the streams of a connection. An answer must arrive within `timeout` seconds.
 
-    With `from_leader`, the leader of a stream answers, so no answer is outdated. Without `from_leader`, the subject of
+    With `from_leader`, the leader of a stream answers, so no result is outdated. Without `from_leader`, the subject of
     each request contains the read subject, so a permission can limit the reads. Such a request is a direct get of the
     newest message, or creates a consumer with one filter. A replica that lags may answer, so an absence is checked
     twice if `has_replicas` returns True.

@@ -33,7 +33,7 @@ SNAPSHOT_EVERY = 64
 """Number of commits between two snapshots. A load reads at most this many commits, in some tens of milliseconds."""
 _TASKS_PER_DOUBLING = 128
 """If a workflow has this number of tasks, the number of commits between two snapshots is doubled. For twice as many
-tasks, the number is doubled again, because a snapshot has all tasks, and is as large as the commits that added them."""
+tasks, the number is doubled again, because a snapshot has all tasks, and is as large as the commits of these tasks."""
 
 
 class CorruptLogError(PeerError):

@@ -149,7 +149,7 @@ class DeadLetterReplay:
     async def _was_handed(self, content: DeadLetter) -> bool:
         """Return True if the task of a letter was handed to the origin, or failed without a handoff.
 
-        A letter without a workflow or a task is forged: the subject of each handoff names both.
+        A letter without a workflow or a task is forged, because each subject of a handoff names a workflow and a task.
         """
         if content.workflow_id is None or content.task_id is None:
             return False

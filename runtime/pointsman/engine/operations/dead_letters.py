@@ -110,7 +110,7 @@ class DeadLetters:
         return read_dead_letter(stored)
 
     async def discard(self, letter: DeadLetterEntry) -> bool:
-        """Remove a dead letter permanently, and record the user who did it.
+        """Remove a dead letter permanently, and record the user.
 
         First an empty message replaces the letter. Otherwise, after a crash of its supervisor, a running workflow would
         store the missing letter again.

@@ -31,7 +31,7 @@ __all__ = ["MessageRefusedError", "TellResult", "tell_workflow"]
 
 
 class MessageRefusedError(PointsmanError):
-    """The workflow does not accept the message, because it has ended or has its maximum number of messages."""
+    """The workflow does not accept the message, because the workflow has ended or has too many messages."""
 
     kind = "message_refused"
 

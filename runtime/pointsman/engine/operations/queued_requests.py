@@ -26,7 +26,7 @@ class QueuedRequest:
         workflow: Id of the workflow that the request will start.
         team: Team of the request.
         request: Message of the request.
-        cancelled: True if a cancellation is stored. It takes effect when a supervisor of the team reads it.
+        cancelled: True if a cancellation is stored. A supervisor of the team applies the cancellation later.
     """
 
     workflow: str

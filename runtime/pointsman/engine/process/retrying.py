@@ -106,8 +106,8 @@ async def publish_with_retry(
 ) -> None:
     """Store one message. If the broker does not answer, try again; `expect` or a message id prevents a second copy.
 
-    The broker drops a message if another publisher of the stream used its id shortly before. The message id is random,
-    because with an id that other publishers can guess, they could suppress the message.
+    The broker drops a message if another publisher of the stream used its id shortly before. So the message id is
+    random, because another publisher that guesses the id could suppress the message.
 
     Raises:
         PublishOutcomeUnknownError: The broker did not answer three tries in a row.

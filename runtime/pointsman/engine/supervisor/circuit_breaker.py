@@ -141,7 +141,7 @@ class CircuitBreaker:
     def _open(self, known: Circuits, agent: str) -> Circuits:
         self._failing.pop(
             agent, None
-        )  # reset even if the circuit is open, because it may close before this supervisor reads the change
+        )  # also if the circuit is open, because the circuit may close before this supervisor reads the change
         return known if agent in known.agents else open_circuit(known, agent, self._clock.now(), self._seconds)
 
     def _on_probe_ended(self, known: Circuits, agent: str, probe: str, *, blamed: bool) -> Circuits:

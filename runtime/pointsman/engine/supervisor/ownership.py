@@ -58,7 +58,7 @@ class Ownership:
 
     @property
     def balanced(self) -> bool:
-        """Return True if the workflows are shared. The leader signals this by forwarding inputs to their owners."""
+        """Return True if the workflows are shared. Inputs that the leader forwards signal the sharing to the others."""
         if self._instances[0] == self._instance:
             return self._is_busy and len(self._instances) > 1
         return self._clock.monotonic() < self._balanced_until

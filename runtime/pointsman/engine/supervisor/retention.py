@@ -180,8 +180,8 @@ class RetentionJob:
     ) -> None:
         """Delete messages of `subject` up to the first message that must stay.
 
-        A message stays if it has not expired, if its sequence is `untaken` or greater because a consumer has not
-        settled it, or if its workflow runs or ended less than the retention period ago.
+        A message stays in three cases: it has not expired, its sequence is `untaken` or greater because a consumer has
+        not settled the message, or its workflow runs or ended less than the retention period ago.
         """
         until = self._began - (kept or retention_of(stream, self._retention))
         over = last = 0
@@ -300,7 +300,7 @@ class RetentionJob:
                     _log.info("thread_expired", thread=thread.thread, caller=thread.caller, team=thread.team)
 
     async def _remove_unreferenced_bodies(self) -> None:
-        """Delete bodies and files that are older than every stored message, because no message refers to them."""
+        """Delete bodies and files that are older than every stored message, so no message refers to such an object."""
         referring: Sequence[StreamKind] = (*_WORKING_STREAMS, "log", "dead")
         oldest = [first.at for stream in referring if (first := await oldest_message(self._bus, stream))]
         until = min((self._began, *oldest)) - _BODY_RETENTION

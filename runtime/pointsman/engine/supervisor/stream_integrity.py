@@ -3,11 +3,11 @@
 A commit is stored before its handoffs. A result is stored before the commit that accepts the result. So the newest
 handoff proves that its commit was stored, and the newest commit proves that its result and the handoff of the result
 were stored. If such a message is missing, its stream has lost its end: a disk failed, the power failed, or the store
-was restored from an older copy. The broker does not report the loss. The broker moves a consumer that is ahead of its
-stream back to the end of the stream.
+was restored from an older copy. The broker does not report the loss, and moves a consumer that is ahead of its stream
+back to the end of the stream.
 
 If all streams were restored from one older copy, the streams agree with each other. Only a process that has newer
-messages in memory can detect this loss, so a running supervisor checks for it. See docs/durability.md.
+messages in memory can detect this loss, so a running supervisor checks for the loss. See docs/durability.md.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _CAUSE_PATTERN = re.compile(r"(.+)-(\d+)")
 
 
 async def stream_bounds(bus: Bus) -> Sequence[str]:
-    """Return the reached limits of streams, which then drop acknowledged messages or refuse new messages.
+    """Return the limits because of which streams drop acknowledged messages or refuse new messages.
 
     Args:
         bus: The bus.
@@ -107,7 +107,7 @@ async def running_workflows(bus: Bus, subjects: Subjects, team: str) -> Sequence
 class LogWatch:
     """Checks that the log still contains the newest commit of this process.
 
-    If its commits are lost, a process must not continue with its state in memory.
+    A process whose commits are lost must not continue with its state in memory.
 
     Args:
         bus: The bus.

@@ -263,7 +263,7 @@ class Worker:
             return stack.pop_all()
 
     async def hand_back(self) -> None:
-        """Return all handoffs in flight to the broker at once, because this process ends and other workers run them."""
+        """Return all handoffs in flight to the broker at once. Other workers then run the handoffs."""
         waiting = [delivery for slots in self._slots for delivery in slots.waiting]
         for delivery in (*waiting, *(in_flight.delivery for in_flight in self._in_flight.values())):
             await delivery.nak()
@@ -314,7 +314,7 @@ class Worker:
             return
         name = self._handoff_key(delivery.message)
         if (running := self._in_flight.get(name)) is not None:
-            running.delivery = delivery  # from now on, the deadline of this delivery is extended, and it is settled
+            running.delivery = delivery  # from now on, this delivery is extended and settled, not the older delivery
             slots.release()
             _log.warning(
                 "handoff_redelivered",
