@@ -225,7 +225,7 @@ def task_key(secret: str, workflow: str, task: str) -> str:
 
 
 def team_caller(team: str) -> str:
-    """Return the caller of the child workflows in which other teams work on a team's tasks.
+    """Return the caller of the child workflows that handoffs of a team start.
 
     Args:
         team: The team that sent the handoff.

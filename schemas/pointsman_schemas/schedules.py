@@ -47,7 +47,7 @@ __all__ = [
 ]
 
 MAX_RUNS = 20
-"""Number of ended runs in the record of a schedule."""
+"""Largest number of ended runs that stay in the record of a schedule."""
 MAX_OPEN_RUNS = 50
 """Largest number of runs at the same time, for one schedule with the overlap `allow`."""
 MAX_QUEUED_RUNS = 10

@@ -33,7 +33,7 @@ CustomerId = Annotated[
 ]
 
 _DIRECTORY_VARIABLE: Final = "POINTSMAN_CUSTOMER_SERVICE_DATA"
-_BUSY_TIMEOUT_S: Final = 10.0  # wait for the lock while another process writes; a write takes milliseconds
+_BUSY_TIMEOUT_S: Final = 10.0  # longest wait for the lock of another process, which holds the lock for milliseconds
 
 # A charge with a twin is a duplicate. The twin is the first earlier charge with the same amount, thing and day.
 _SCHEMA: Final = """

@@ -27,7 +27,7 @@ WORKFLOW_TOKEN_INDEX = {
 }  # fmt: skip
 """The index of the workflow in the tokens after the kind, for each kind of subject."""
 
-_TOKEN = r"[A-Za-z0-9_-]{1,64}"  # valid for `token`
+_TOKEN = r"[A-Za-z0-9_-]{1,64}"  # the form that `ids.token` accepts
 _ATTEMPT = r"[1-9][0-9]{0,8}"  # without a leading zero, so each attempt has only one address
 _TOKENS_PATTERN = re.compile(rf"{_TOKEN}(?:\.{_TOKEN})*")
 

@@ -166,7 +166,10 @@ def fail_task(decision: Decision, task: Task, error: AttemptError) -> None:
 
 
 def _is_refusal(error: AttemptError) -> bool:
-    """Return True if the agent, or the provider of its model, refused the task permanently."""
+    """Return True if the agent, or the provider of its model, refused the task permanently.
+
+    A kind of error that `ErrorKind` does not have comes from the agent or the provider.
+    """
     ours = error.kind in tuple(ErrorKind) and error.kind != ErrorKind.REFUSED
     return not (ours or error.retryable)
 

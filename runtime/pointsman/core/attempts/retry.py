@@ -23,7 +23,7 @@ _NO_FALLBACK_KINDS = frozenset(
         ErrorKind.OUTCOME_UNKNOWN,
     }
 )
-"""Kinds of errors after which the fallback gets no attempt: the fallback cannot help, or must not repeat the work."""
+"""Kinds of errors after which the fallback gets no attempt, because it cannot help or must not repeat the work."""
 
 
 @dataclass(frozen=True, slots=True)

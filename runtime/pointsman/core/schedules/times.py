@@ -2,7 +2,7 @@
 
 At the start and the end of daylight saving time, the rules of Debian's cron apply. If the clocks skip a fixed time, the
 schedule fires right after the gap. If a fixed time occurs twice, the schedule fires only at the first. If the minute or
-the hour of the expression begins with `*`, the schedule fires by elapsed time.
+the hour of the expression begins with `*`, the schedule fires by elapsed time, as if the clocks had not changed.
 """
 
 from __future__ import annotations

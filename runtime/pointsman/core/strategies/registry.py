@@ -62,9 +62,9 @@ def finish_workflow(decision: Decision) -> None:
 def missing_agent(decision: Decision) -> str:
     """Return a sentence about the missing agent that the start requires; an empty text if the workflow can start.
 
-    Stages, fixed tasks and named members are dispatched to their queues, even if no agent is live. A planner or a
-    classifier selects among live agents, so at least one agent must be live. If only the planner is live, the planner
-    reports that no agent is live.
+    Stages, fixed tasks and named members of a fan-out are dispatched to their queues even if no agent is live, so these
+    workflows start at once. A planner or a classifier selects among live agents, so at least one agent must be live. If
+    only the planner is live, the planner reports that no agent is live.
 
     Args:
         decision: The decision in progress.

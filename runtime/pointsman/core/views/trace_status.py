@@ -1,4 +1,4 @@
-"""Adapt a trace to a time and to the live agents, because a trace from the log alone shows no wait for either."""
+"""Mark the nodes of a trace that wait for an agent or a retry, because the log alone does not show these waits."""
 
 from __future__ import annotations
 
