@@ -55,12 +55,12 @@ _MAX_SUBJECT_CHARS = (
     1_000  # the server closes the connection after a protocol line above 4,096 bytes; a line may have two subjects
 )
 MAX_HEADER_BYTES = 65_535  # JetStream stores the length of a message's headers in 16 bits
-MAX_CARD_BYTES = 65_536  # every supervisor has all cards in memory, and a planner's prompt has descriptions and schemas
+MAX_CARD_BYTES = 65_536  # small, because supervisors have all cards in memory, and planners' prompts contain schemas
 _MAX_SHOWN_CHARS = 80  # characters of a refused value that an error message repeats
 _LITERAL = r"[^\s.*>\x00-\x1f\x7f\ud800-\udfff]+"
 _SUBJECT = re.compile(rf"{_LITERAL}(?:\.{_LITERAL})*")
 _FILTER = re.compile(rf"(?:(?:{_LITERAL}|\*)(?:\.(?:{_LITERAL}|\*))*(?:\.>)?|>)")
-_CONSUMER = re.compile(r"[A-Za-z0-9_-]{1,255}")  # the server names a folder so, and refuses longer names
+_CONSUMER = re.compile(r"[A-Za-z0-9_-]{1,255}")  # the server uses the name for a folder, and refuses longer names
 _NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _UNSAFE_CHARS = re.compile(r"[\r\n\x00\ud800-\udfff]")
 _VISIBLE_BYTES = bytes(range(0x21, 0x7F))  # ASCII without the space and control characters

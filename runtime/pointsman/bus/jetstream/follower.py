@@ -196,10 +196,10 @@ async def merge_followers(
             sequence = heads[first].sequence
             late = await _find_late(followers, coming.keys(), sequence, read_through, last)
             if late is None and any(task.done() or followers[number].has_arrived for number, task in coming.items()):
-                continue  # a message arrived during the reads
+                continue  # a message arrived during the reads, and may have a lower sequence
             if late is not None:
                 arrived, _ = await asyncio.wait({coming[late]}, timeout=_MERGE_WAIT_S)
-                if not arrived:  # the message was deleted, or its consumer is replaced
+                if not arrived:  # do not wait again: the message was deleted, or its consumer is replaced
                     read_through[late] = sequence
                 continue
             yield heads.pop(first)

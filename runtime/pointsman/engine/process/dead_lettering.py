@@ -84,7 +84,7 @@ def dead_letter_id_of(bus: Bus, subjects: Subjects, stored: StoredMessage, workf
     """Compute the id of the dead letter of `stored`. Every process computes the same id."""
     home = stream_of(subjects, stored.subject)
     stream = bus.stream_name(home)
-    if bus.handoffs_unsynced and home == "handoffs":  # the broker reuses sequences, and lost handoffs are sent again
+    if bus.handoffs_unsynced and home == "handoffs":  # the broker may reuse sequences, so use the content
         return dead_letter_id(workflow or "none", stream, stored.subject, sha256(stored.body).hexdigest())
     return dead_letter_id(workflow or "none", stream, stored.sequence)
 

@@ -82,7 +82,7 @@ class AgentLoads:
         for entry in entries:
             match entry.kind:
                 case "task_succeeded" | "attempt_failed" if in_review(before, entry.task_id):
-                    pass  # the agent had answered before the review
+                    pass  # no count, because the agent had answered before the review
                 case "task_succeeded" | "review_requested":
                     self._record_duration(entry.result)
                     self._add(entry.result.agent, -1)

@@ -112,7 +112,7 @@ class CircuitBreaker:
         for entry in entries:
             match entry.kind:
                 case "task_succeeded" | "attempt_failed" | "task_abandoned" if in_review(before, entry.task_id):
-                    pass  # the agent had answered before the review
+                    pass  # no count, because the agent had answered before the review
                 case "task_succeeded" | "review_requested":
                     self._on_success(entry.result.agent)
                 case "attempt_failed" | "task_abandoned":

@@ -145,7 +145,7 @@ class Committer:
             if draft.loads_consulted and await self._loads.refresh(draft.loads_consulted):
                 continue  # decide again with the measured loads
             if draft.probes and not await self._circuits.claim_probes(draft.probes, draft.now):
-                continue  # another supervisor claimed the probe
+                continue  # decide again, because another supervisor claimed the probe
             alive = self._card_summaries(cards)
             given = record_context(draft, alive if alive != head.agents else None)
             self._loads.record_decision(entries)  # after `record_context`, because the decision used the old loads
@@ -208,7 +208,7 @@ class Committer:
 
 
 def refuse_late(decision: Decision, inbound: Sequence[InboundInput], *, uncertain: bool = False) -> None:
-    """Refuse inputs of an ended workflow with the reason, if a person should see the refusal.
+    """Set the refusal of each input that an ended workflow cannot use: a resume that is not possible, or a late result.
 
     Args:
         decision: The decision, which has no entries.

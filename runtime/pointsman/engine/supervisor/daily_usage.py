@@ -91,7 +91,7 @@ class DailyUsage:
 
     async def _catch_up(self) -> None:
         """Add the stored outcomes of all supervisors. All calls that wait during a read share the next read."""
-        wanted = self._reads + 1  # a read that has already begun may have missed the newest outcome
+        wanted = self._reads + 1  # not the running read, which may have missed the newest outcome
         async with self._reading:
             if self._reads >= wanted:
                 return

@@ -73,7 +73,7 @@ class _ObjectRetention:
                     break
                 if await self._is_needed(stored.subject):
                     kept_since = kept_since or stored.at
-                    if stored.at <= kept_since + _LONGEST_UPLOAD:  # later objects have later chunks
+                    if stored.at <= kept_since + _LONGEST_UPLOAD:  # the chunks of later objects are stored later
                         first_kept = min(first_kept, await self._first_chunk(stored))
                 elif stored.at < until:
                     expired.append(_Expired(stored.subject, stored.sequence, self._chunks_of(stored)))

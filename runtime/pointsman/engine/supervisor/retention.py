@@ -270,7 +270,7 @@ class RetentionJob:
             return _DISTANT_PAST
         try:
             await read_workflow_started(self._bus, self._subjects, newest.subject)
-        except NotFoundError:  # after the outcome was deleted, a late commit was stored
+        except NotFoundError:  # the log is only a late commit, stored after the outcome was deleted
             return _DISTANT_PAST
         except ContractError:  # the next supervisor that reads the log closes the workflow
             return _NEVER

@@ -122,7 +122,8 @@ class LogWatch:
         self._subjects = subjects
         self._clock = clock
         self._pause = settings.heartbeat
-        self._remembered = min(_DAY_S, settings.retention_days * _DAY_S / 2)  # shorter than the retention of the log
+        # Shorter than the retention of the log, because retention also removes commits.
+        self._remembered = min(_DAY_S, settings.retention_days * _DAY_S / 2)
         self._team = team
         self._sequence, self._committed_at = 0, 0.0
 

@@ -152,7 +152,7 @@ class Attempt:
         """
         used = Usage()
         if self._journal is not None:
-            with suppress(ContractError):  # the usage of a step of another release is unknown
+            with suppress(ContractError):  # a step of another release may be unreadable, so its usage is unknown
                 steps = (await self._journal.load()).values()
                 used = sum((step.usage for step in steps if step.attempt == self.handoff.attempt), used)
         return self.failed_result(kind, message, retryable=retryable).model_copy(update={"usage": used})

@@ -66,7 +66,7 @@ _SHUTDOWN_TIMEOUT_S = (
 _RETRY_DELAY_S = 1.0  # seconds before redelivery after an internal error, to avoid a hot loop
 _CLOCK_TOLERANCE = timedelta(
     seconds=1
-)  # assumed difference between clocks; a generous value, because it costs only one read for each handoff in this time
+)  # assumed difference between clocks; a large value costs only one more read for each handoff in this time
 _MIXED_QUEUE_HINT = (
     "any version may receive a task; after an update, stop the old workers; if the agents are different, rename an "
     "agent, or run each agent for its team with --team"
@@ -453,7 +453,7 @@ class Worker:
     def _report_missing_models(self) -> None:
         """Report on the cards, and log, if an agent answers with the offline model because no API key is set."""
         if variable("POINTSMAN_MODEL"):
-            return  # the user chose the model
+            return  # no warning, because the user chose the model
         offline: list[str] = []
         for slots in self._slots:
             models: Sequence[Model] = getattr(slots.agent, "models", ())
@@ -570,7 +570,7 @@ async def _open_agent(agent: Agent) -> None:
         await agent.open()
     except (ConfigurationError, asyncio.CancelledError, GeneratorExit):
         raise
-    except BaseException as error:  # `exit()` in the code of an author does not end the worker
+    except BaseException as error:  # also after `exit()` in the code of an author, which must not end the worker
         _log.warning(
             "agent_open_failed",
             agent=agent.card.name,

@@ -128,7 +128,7 @@ class ThreadExecutor:
         return Execution(answer, lambda: self._loop.call_soon_threadsafe(lambda: started[0].cancel()))
 
     def _serve(self) -> None:
-        """Run the loop until `close`. If code of an agent calls `exit()` or stops the loop, run the loop again."""
+        """Run the loop until `close`. If an agent calls `exit()` or stops the loop, run the loop again."""
         asyncio.set_event_loop(self._loop)
         watchdog: LoopWatchdog | None = None
         if self._block_threshold:

@@ -81,7 +81,7 @@ class BusRateLimiter:
                 self._loop, self._acquire(meter, call, tokens, patience, f"{model.provider}:{model.name}")
             )
         except asyncio.CancelledError:
-            done(0, None)  # the broker may already have stored the acquisition
+            done(0, None)  # release, because the broker may already have stored the acquisition
             raise
         return CallPermit(done)
 
