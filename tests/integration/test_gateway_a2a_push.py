@@ -216,7 +216,7 @@ async def test_a_private_address_is_refused_when_the_gateway_connects(broker: Em
         served_gateway(own, webhook_retries="0.1") as address,
         a2a_client(address) as client,
     ):
-        with pytest.raises(InvalidParamsError, match="give a https:// URL"):
+        with pytest.raises(InvalidParamsError, match="send a https:// URL"):
             await send(client, "tck-complete-task", push=config(receiver))
         url = receiver.url.replace("http://", "https://")
         task = await send(client, "tck-complete-task", push=pb.TaskPushNotificationConfig(id="mine", url=url))

@@ -40,10 +40,10 @@ def test_a_key_that_no_header_can_carry_is_a_configuration_error_with_its_variab
 ) -> None:
     if "\x00" not in key:
         monkeypatch.setenv(VARIABLES[dialect], key)
-        with pytest.raises(ConfigurationError, match=f"{VARIABLES[dialect]} has .*{what}") as caught:
+        with pytest.raises(ConfigurationError, match=f"{VARIABLES[dialect]} contains .*{what}") as caught:
             model_from(SPECS[dialect])
         assert key not in str(caught.value)
-    with pytest.raises(ConfigurationError, match=f"api_key has .*{what}"):
+    with pytest.raises(ConfigurationError, match=f"api_key contains .*{what}"):
         MODELS[dialect]("m", api_key=key)
 
 
@@ -135,7 +135,7 @@ async def test_doctor_names_a_key_that_cannot_be_sent_and_a_model_without_a_pric
     good = await check_own_model(Settings(model="openai:gpt-4.1"))
     unpriced = await check_own_model(Settings(model="openai:my-own"))
 
-    assert (bad.ok, "OPENAI_API_KEY has white space" in bad.finding) == (False, True)
+    assert (bad.ok, "OPENAI_API_KEY contains white space" in bad.finding) == (False, True)
     assert (good.ok, good.finding) == (True, "openai:gpt-4.1, OPENAI_API_KEY is set")
     assert "no price is known" in unpriced.finding
 

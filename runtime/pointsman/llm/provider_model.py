@@ -380,7 +380,7 @@ def _checked_key(dialect: Dialect, given: str | None) -> str:
         what = "white space" if bad.isspace() else f"the character U+{ord(bad):04X}"
         raise ConfigurationError(
             f"{place} contains {what}, at character {key.index(bad) + 1} of {len(key)}; expected a key of printable "
-            "ASCII letters: copy the key again"
+            "ASCII characters: copy the key again"
         )
     hide_secret(key)
     return key

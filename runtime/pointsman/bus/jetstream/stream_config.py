@@ -119,8 +119,8 @@ async def ensure_streams(
                 there = await _others(bus, subjects.namespace) or "none yet"
                 where = f"{settings.servers}{f', in the JetStream domain {domain!r}' if domain else ''}"
                 raise NotFoundError(
-                    f"there is no namespace {subjects.namespace!r} at {where}; a supervisor, a worker or "
-                    f"`pointsman up` creates a namespace; existing namespaces: {there}"
+                    f"there is no namespace {subjects.namespace!r} at {where}; a supervisor, a worker, "
+                    f"`pointsman up` or `pointsman provision` creates a namespace; existing namespaces: {there}"
                     + "".join(f"; {obstacle}" for obstacle in _obstacles(info, settings, clustered=clustered))
                 )
             if again:

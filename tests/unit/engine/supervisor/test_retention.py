@@ -401,8 +401,8 @@ async def test_doctor_reports_messages_kept_too_long() -> None:
     for_long = await checks.check_retention(client, SETTINGS)
 
     assert (nothing.ok, held_up.ok, for_long.ok) == (True, True, False)
-    assert "POINTSMAN_REQUESTS holds pointsman.request.quick.anonymous since " in held_up.finding
-    assert "POINTSMAN_REQUESTS holds pointsman.request.quick.anonymous since " in for_long.finding
+    assert "POINTSMAN_REQUESTS contains pointsman.request.quick.anonymous since " in held_up.finding
+    assert "POINTSMAN_REQUESTS contains pointsman.request.quick.anonymous since " in for_long.finding
 
 
 async def test_threads_are_forgotten_after_their_time_to_live_and_open_ones_stay() -> None:
