@@ -20,9 +20,9 @@ __all__ = ["EmbeddedBroker"]
 
 _START_TIMEOUT_S = 20.0  # seconds; a node starts in 0.1 s, but the recovery of a large store takes longer
 _STOP_TIMEOUT_S = 5.0  # seconds that the server may take to flush and end after SIGTERM; then the server is killed
-# A power cut may lose the messages of the last second; a killed server loses no messages. The server's default is two
-# minutes, and one second has no measurable cost. With `always`, a message takes 2.9 times as long; see
-# docs/durability.md.
+# `sync_interval` is 1 s instead of the server's default of two minutes, because one second has no measurable cost, but
+# with `always` a message takes 2.9 times as long. A power cut may lose the messages of the last second; a killed server
+# loses no messages. See docs/durability.md.
 _CONFIG_TEMPLATE = """jetstream { sync_interval: "1s" }
 """
 _POLL_INTERVAL_S = 0.01  # seconds; only a new file reports the start, so this process polls for the file
@@ -47,7 +47,7 @@ class EmbeddedBroker:
 
     The server stores its data in `directory`; None means a temporary directory. With `port` -1, the server picks a free
     port, so two brokers never race for a port. `config` is a nats-server configuration file that replaces the file of
-    this class; the options still apply. `extra_args` are added to the command line of the server. On Linux, the server
+    this class; the directory and the port still apply. `extra_args` are added to the command line. On Linux, the server
     ends with this process, even if this process is killed. On other systems, only a regular exit of this process stops
     the server.
 

@@ -36,7 +36,7 @@ _MAX_BUFFERED = 256  # messages in the buffer above which the broker must not se
 _MAX_BUFFERED_BYTES = 4 * 1024 * 1024  # bytes in the buffer above which the broker must not send more
 _STALLED_HEADER = "Nats-Consumer-Stalled"  # in a heartbeat: the subject of a flow control request without an answer
 _LAST_DELIVERY_HEADER = "Nats-Last-Consumer"  # in a heartbeat: the number of the newest delivery
-_NAME_PAUSE_S = 0.5  # seconds before a name is tried again that another process of the user has in use
+_NAME_PAUSE_S = 0.5  # seconds before the names are tried again, if other processes of the user use all names
 _CLOSED_REASON = "closed"  # the owner closed the consumer, so no more messages arrive
 
 
@@ -152,7 +152,7 @@ class PushConsumer:
         return to_stored_message(message, DeliveryInfo(message.reply))
 
     async def close(self) -> None:
-        """Release the inbox, after which the broker soon deletes the consumer. Delete a name of a fixed set at once."""
+        """Release the inbox. The broker deletes the consumer soon, or at once if the names are a fixed set."""
         self._watchdog.cancel()
         self._bus.listeners.discard(self._on_disconnected)
         self._bus.refusal_listeners.discard(self._on_refusal)

@@ -81,9 +81,9 @@ class DeadLetters:
         until: datetime | None = None,
         limit: int | None = None,
     ) -> tuple[DeadLetterEntry, ...]:
-        """Return at most `limit` letters of an origin, a workflow and a kind of cause, oldest first.
+        """Return the letters that match all given arguments, oldest first, and at most `limit` letters.
 
-        Only letters that were written at `since` or later, and before `until`, are returned.
+        `cause` is the kind of the cause. A letter written at `since` matches, a letter written at `until` does not.
         """
         letters: list[DeadLetterEntry] = []
         async for letter in self._matching(origin, workflow):
@@ -112,8 +112,8 @@ class DeadLetters:
     async def discard(self, letter: DeadLetterEntry) -> bool:
         """Remove a dead letter permanently, and record the user.
 
-        First an empty message replaces the letter. Otherwise, after a crash of its supervisor, a running workflow would
-        store the missing letter again.
+        An empty message is stored on the letter's subject, and stays. Otherwise, after a crash of the supervisor of a
+        running workflow, the next supervisor would store the missing letter again.
 
         Returns:
             False if the letter had already been removed.

@@ -1,6 +1,7 @@
 """Forget a workflow: delete all its messages and large bodies, and record the deletion.
 
-The log is deleted last, so an interrupted call can be repeated. Each message is overwritten on the broker's disk.
+The log is deleted last, because the log names the workflows below the workflow. So an interrupted call can be repeated.
+Each message is overwritten on the broker's disk.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ async def forget_workflow(
         progress: Called with the number of deleted messages.
 
     Returns:
-        The numbers of deleted messages, files and other items.
+        The deleted workflows, and the numbers of deleted messages and objects.
 
     Raises:
         NotFoundError: The workflow does not exist.
@@ -135,7 +136,7 @@ async def _family(bus: Bus, subjects: Subjects, workflow: str) -> Sequence[tuple
 def _subjects_of(subjects: Subjects, team: str, workflow: str) -> Sequence[tuple[StreamKind, str]]:
     """Return the subjects of a workflow except its outcome and its log.
 
-    A deletion in this order never makes a process start the work again.
+    In this order, no process starts the work again: schedules are deleted before handoffs, and handoffs before results.
     """
     return (
         ("work", subjects.workflow_messages("schedule", team, workflow)),

@@ -187,7 +187,7 @@ class _Sender:
         return None
 
     def _late(self, team: str, thread: ThreadTurn | None, status: str) -> TellResult:
-        """Return the result of a message to a workflow that has ended, which is the next turn of its thread.
+        """Return the result of a message to a workflow that has ended. The message becomes the next turn of the thread.
 
         Raises:
             MessageRefusedError: The workflow has no thread of this user.

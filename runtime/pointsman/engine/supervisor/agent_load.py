@@ -23,7 +23,7 @@ __all__ = ["AgentLoads"]
 
 _MAX_AGE_S = 1.0  # lifetime of a measured queue depth; until then this process counts its own handoffs and results
 _AVERAGE_WEIGHT = 0.2  # weight of the newest result in the moving average, in which ten results weigh nine tenths
-_FORGET_AFTER_S = 60.0  # seconds after which an agent that was slow is tried again
+_FORGET_AFTER_S = 60.0  # seconds after which a measured time is dropped, so an agent that was slow is tried again
 
 
 class AgentLoads:

@@ -236,7 +236,7 @@ class RetentionJob:
         return await self._changed_at(THREAD, subject, lambda thread: bool(open_turns(thread)))
 
     async def _schedule_changed_at(self, subject: str) -> datetime:
-        """Return the last change of a schedule; `_NEVER` if it may still fire. Its record changes each day."""
+        """Return the last change of a schedule; `_NEVER` if the schedule may still fire, or one of its runs is open."""
         return await self._changed_at(SCHEDULE, subject, lambda each: is_live(each) or bool(open_runs(each)))
 
     async def _changed_at(
@@ -256,7 +256,7 @@ class RetentionJob:
         return self._ends[workflow]
 
     async def _has_logs(self, agent: str) -> bool:
-        """Return True if `agent` is a team with logs, because a child workflow of the team may outlive its parent."""
+        """Return True if `agent` is a team with logs. A child workflow of such a team may outlive its parent."""
         if agent not in self._teams:
             self._teams[agent] = await self._bus.last("log", self._subjects.team_logs(agent)) is not None
         return self._teams[agent]
@@ -277,7 +277,7 @@ class RetentionJob:
         return _NEVER
 
     async def _was_resumed(self, workflow: str, outcome: StoredMessage) -> bool:
-        """Return True if the log continues after an outcome, because a supervisor soon withdraws this outcome."""
+        """Return True if the log continues after `outcome`, so a supervisor will soon withdraw this outcome."""
         newest = await self._bus.last("log", self._subjects.workflow_log(workflow))
         try:
             return newest is not None and read_commit(newest).round > round_of_outcome(outcome)

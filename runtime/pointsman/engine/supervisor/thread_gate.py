@@ -79,7 +79,7 @@ class ThreadGate:
         return True
 
     async def record(self, state: State, inbound: Sequence[InboundInput]) -> None:
-        """Write the end of a turn to its thread. Then publish the messages that no task has read as the next turn.
+        """Write the end of a turn to its thread. Then publish a request for the next turn with the unread messages.
 
         A repeated call has no effect. A turn is recorded as lost if its workflow is not a turn of the thread, because
         the workflow was cancelled or refused before its admission, or because another request with the same id began

@@ -47,7 +47,7 @@ _log = get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Attribution:
-    """Attempt to which a task of the loop belongs."""
+    """Attempt to which an asyncio task of the loop belongs."""
 
     agent: str
     workflow_id: str
@@ -57,11 +57,11 @@ class _Attribution:
 
 _current: contextvars.ContextVar[_Attribution | None] = contextvars.ContextVar("pointsman_attribution", default=None)
 _attributions: WeakKeyDictionary[asyncio.Task[Any], _Attribution] = WeakKeyDictionary()
-"""Attempts by task, because before Python 3.12 the thread of the watchdog cannot read the context of a task."""
+"""By asyncio task, because before Python 3.12 the thread of the watchdog cannot read the context of an asyncio task."""
 
 
 def attribute_current_task(agent: str, handoff: Handoff) -> None:
-    """Attribute the current task to an attempt, and also all tasks that the current task starts later.
+    """Attribute the current asyncio task to an attempt, and also all asyncio tasks that the current task starts.
 
     Args:
         agent: Name of the agent.
@@ -76,7 +76,7 @@ def attribute_current_task(agent: str, handoff: Handoff) -> None:
 def attributing_task_factory(
     loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T] | Generator[Any, None, T], /, **more: Any
 ) -> asyncio.Future[T]:
-    """Return a task of `loop` that is attributed to the attempt that starts it.
+    """Return a new asyncio task of `loop`, attributed to the attempt of the caller.
 
     Args:
         loop: Loop of the task.
