@@ -132,8 +132,8 @@ class Settings(Options):
     days at most."""
     max_body: Annotated[int, Field(ge=1024, le=_MAX_EVENT_BYTES)] = MAX_BODY_BYTES
     """Maximum size in bytes of the headers and the body of one event. A body that does not fit into one message of the
-    broker is stored in the object store. A process has the bodies of its present messages in memory, and parses JSON at
-    some 50 MB a second."""
+    broker is stored in the object store. A larger value costs memory and time, because a process has the bodies of its
+    present messages in memory, and parses JSON at some 50 MB a second."""
     max_file_bytes: Annotated[int, Field(ge=0, le=_MAX_STREAM_BYTES)] = MAX_FILE_BYTES
     """Maximum size in bytes of a file that this process stores. Files are stored and read in pieces, so their size does
     not count in memory. `Limits.file_bytes` of a team is a further bound."""

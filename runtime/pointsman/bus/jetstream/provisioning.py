@@ -26,9 +26,9 @@ __all__ = ["StreamProvisioner"]
 
 _log = structlog.get_logger(__name__)
 
-_DOMAIN_TIMEOUT_S = 5.0  # seconds; a leaf node tries once a second to reach its hub again
-_INCURABLE_TIMEOUT_S = 1.0  # seconds; a server may refuse a request just after its start, and later accept the request
-_MISSING_TIMEOUT_S = 0.5  # seconds; short, because the broker answers direct gets even without a leader
+_DOMAIN_TIMEOUT_S = 5.0  # seconds to wait for the domain, because a leaf node tries only once a second to reach its hub
+_INCURABLE_TIMEOUT_S = 1.0  # seconds of retries, because just after its start a server may refuse a request
+_MISSING_TIMEOUT_S = 0.5  # seconds to wait for a stream; short, because direct gets need no leader
 _SETUP_TIMEOUT_S = 30.0  # seconds that `set_up` waits for a cluster to elect its leaders
 
 

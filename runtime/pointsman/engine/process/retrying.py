@@ -24,7 +24,7 @@ _log = get_logger(__name__)
 
 
 async def retry_while_unavailable(call: Callable[[], Awaitable[T]], clock: Clock) -> T:
-    """Call `call` until it does not raise `BusUnavailableError`. Return its result."""
+    """Repeat `call` until the broker is available, that is, while `call` raises `BusUnavailableError`."""
     pause = _FIRST_PAUSE_S
     while True:
         try:
@@ -38,7 +38,7 @@ async def retry_while_unavailable(call: Callable[[], Awaitable[T]], clock: Clock
 
 
 async def start_with_retry(start: Callable[[], Awaitable[T]], bus: Bus, clock: Clock, stop: asyncio.Event) -> T | None:
-    """Call `start`, and call it again each time the connection to the broker is lost.
+    """Call `start`. If the connection to the broker is lost during the call, repeat the call after the reconnect.
 
     Returns:
         The result of `start`; None after `stop` is set.
