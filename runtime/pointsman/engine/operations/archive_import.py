@@ -80,14 +80,14 @@ async def import_workflow(bus: Bus, subjects: Subjects, archive: Archive) -> int
 def _messages(archive: Archive, subjects: Subjects) -> list[_Message]:
     """Return the messages to store, in the order of their time. The first message is the first commit.
 
-    If two imports run in parallel, the second import detects the first commit before it stores any message.
+    So if two imports run in parallel, the second import fails at its first message, before it has stored a message.
     """
     log = Subjects(archive.namespace).log(archive.team, archive.workflow_id)
     first = next(record for record in archive.records if record.subject == log)
     kept = [record for record in archive.records if is_importable(record)]
     if (sequences := [record.sequence for record in kept if record.subject == log]) == sorted(sequences):
         # Commits and events keep the order of their time, because the reports of a task must come before the workflow's
-        # end. Commits of one log that have the same time have different sequences.
+        # end. Several commits of a log may have the same time, so the sequence decides then.
         kept.sort(key=lambda record: (record.at, record.sequence))
     kept.sort(key=lambda record: (record is not first, record.stream == "dead"))
     return [
@@ -153,7 +153,7 @@ async def _store(bus: Bus, subjects: Subjects, message: _Message, end: int) -> i
                 raise
         except ConflictError:
             last = await bus.last(message.stream, message.subject)
-            if attempt and last is not None and message.is_stored_as(last):  # an unanswered attempt stored it
+            if attempt and last is not None and message.is_stored_as(last):  # an unanswered attempt stored the message
                 return last.sequence
             raise WorkflowExistsError(_exists_message(message.workflow, subjects)) from None
     raise AssertionError("unreachable")

@@ -74,7 +74,7 @@ async def publish_once(
 ) -> StoredMessage | None:
     """Store a message on `subject` if the stream of results has no message on `subject`.
 
-    An existing message may be from an earlier try of this call that was not answered.
+    The existing message may be this message, stored by an earlier try that the broker did not answer.
 
     Returns:
         None if this message was stored; otherwise the existing message.

@@ -49,7 +49,8 @@ class InboundInput:
         event_id: The id of the event.
         refusal: The error for the dead letter of the input; None for an accepted input.
         postponed: True if the input cannot be decided yet and is redelivered.
-        related_inputs: Inputs that were read because of this input. Each has its own delivery.
+        related_inputs: Stored inputs that are decided together with this input. Each has its own delivery, which is
+            settled separately.
     """
 
     input: Input
