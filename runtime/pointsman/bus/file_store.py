@@ -29,9 +29,6 @@ if TYPE_CHECKING:
 
 __all__ = ["FileStore", "FileWriter", "StoredFile"]
 
-_READ_AHEAD_CHUNKS = 16
-"""Number of chunks that one read of the stream may have in memory, 2 MiB together."""
-
 
 @dataclass(frozen=True, slots=True)
 class StoredFile:
