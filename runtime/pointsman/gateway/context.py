@@ -289,8 +289,13 @@ class Context:
                             continue
                         if stored is None:
                             break  # the feed dropped messages, so read the outcome from the broker
-                        if isinstance(stored, StoredMessage) and (ended := _outcome_of(stored)) is not None:
-                            return ended
+                        if isinstance(stored, StoredMessage) and _ENDED in stored.body:
+                            try:
+                                ended = _outcome_of(stored)
+                            except ContractError:
+                                break  # another release wrote the commit, so read the outcome from the broker
+                            if ended is not None:
+                                return ended
             return await workflow.outcome()
 
     async def find(self, caller: Caller, workflow: str) -> Workflow:
@@ -341,12 +346,7 @@ class Context:
 
 def _outcome_of(stored: StoredMessage) -> Outcome | None:
     """Return the outcome in a message of the log; None for a message without the end of a workflow."""
-    if _ENDED not in stored.body:
-        return None
-    try:
-        entries = read_commit(stored).entries
-    except ContractError:  # a different release wrote the log
-        return None
+    entries = read_commit(stored).entries
     return next((entry.outcome for entry in entries if isinstance(entry, WorkflowEnded)), None)
 
 

@@ -11,10 +11,12 @@ from support import factory
 from support.factory import ONE_TASK, echo, planner_of, synthesizer
 
 from pointsman.client.workflow import Workflow
+from pointsman.errors import ContractError
 from pointsman.gateway.callers import Caller
 from pointsman.gateway.context import Context
 from pointsman.gateway.feed import Subscription
 from pointsman.gateway.keys import KeyCache
+from pointsman.ports.bus import StoredMessage
 from pointsman.settings import Settings
 from pointsman_schemas.events import Outcome
 
@@ -45,17 +47,22 @@ async def test_the_end_of_a_new_workflow_is_taken_from_the_feed(monkeypatch: pyt
     assert (outcome.workflow_id, outcome.status) == (submitted.workflow.id, "completed")
 
 
-@pytest.mark.parametrize("case", ["ended before", "known key", "messages dropped"])
+@pytest.mark.parametrize("case", ["ended before", "known key", "messages dropped", "unreadable end"])
 async def test_an_end_that_is_missing_in_the_feed_is_read_from_the_broker(
     case: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def dropped(self: Subscription, timeout: float) -> None:
         return None
 
+    def fail_to_read(stored: StoredMessage) -> None:
+        raise ContractError("another release wrote the commit")
+
     async with running_context() as context:
         submitted = await context.submit(CALLER, "crew", "hello", key="k" if case == "known key" else None)
         if case == "messages dropped":
             monkeypatch.setattr(Subscription, "next", dropped)
+        elif case == "unreadable end":
+            monkeypatch.setattr("pointsman.gateway.context.read_commit", fail_to_read)
         else:
             await submitted.workflow.outcome(20)
             while (row := context.index.find(submitted.workflow.id)) is None or row.ended_at is None:
