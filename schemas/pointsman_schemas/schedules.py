@@ -56,7 +56,6 @@ MAX_REQUEST_BYTES = 65_536
 """Largest request of a schedule, in bytes. The size is limited, because each change of the record contains the
 request."""
 MAX_GRACE_S = 86_400.0
-_KEPT_CHANGES = 20
 
 ScheduleStatus: TypeAlias = Literal["active", "paused", "ended", "deleted", "refused"]
 
