@@ -78,6 +78,7 @@ async def test_continued_attempt_reads_the_same_messages() -> None:
 
     assert before == [["one"], ["one", "two"]]
     assert after == [*before, ["one", "two", "three"]]
+    assert inbox.reads == len(before) + 1  # the stored reads are not made again
 
 
 async def test_attempt_cannot_read_without_an_end(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -216,8 +216,9 @@ def test_crash_at_any_step_leaves_nothing_undone(point: str, passage: int, monke
     assert not any(durable.ready or durable.in_flight for durable in broker._durables.values())
 
 
+@pytest.mark.parametrize("last_input", ["result", "timer"])
 def test_workflow_span_is_exported_after_the_death_of_its_supervisor(
-    monkeypatch: pytest.MonkeyPatch,
+    last_input: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker = MemoryBroker("sim", SimulatedClock())
     first = SimulatedProcess("first")
@@ -230,7 +231,7 @@ def test_workflow_span_is_exported_after_the_death_of_its_supervisor(
     async def main() -> None:
         stop = asyncio.Event()
         supervise, work = system(broker.connect, stop)
-        working = asyncio.ensure_future(work())
+        working = asyncio.ensure_future(work() if last_input == "result" else asyncio.sleep(0))
         with monkeypatch.context() as patch:
             patch.setattr(engine, "fault_point", dies)
             first.start(supervise())
