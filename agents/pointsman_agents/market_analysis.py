@@ -21,7 +21,7 @@ SAMPLE_REQUEST: Final = (
     "Compare the market capitalization of the top 3 cloud providers, growth rates, competitive positioning"
 )
 
-_INSTRUCTIONS: Final = f"{USE_TOOLS} It is sample data: say so."
+_INSTRUCTIONS: Final = f"{USE_TOOLS} The tools return sample data: say so in your answer."
 
 # Sample data: invented companies; their capitalization this year and last year in billions of dollars.
 _COMPANIES: Final = (("Northwind", 900, 750), ("Contoso", 800, 500), ("Fabrikam", 400, 320), ("Tailspin", 90, 100))
@@ -37,8 +37,8 @@ _PAGES: Final = {
     ),
     "https://news.example/competitive-positioning": (
         ("Northwind", "Contoso", "Fabrikam"),
-        "Northwind sells the widest range of services, Contoso to companies that have its office software; Fabrikam is "
-        "the cheapest for data analysis.",
+        "Northwind sells the widest range of services; Contoso sells to companies that have its office software; "
+        "Fabrikam is the cheapest for data analysis.",
     ),
 }
 _PAGE_INDEX: Final = Matcher([MatchEntry(url, url.rpartition("/")[2], "") for url in _PAGES])
@@ -152,8 +152,8 @@ team = Team(
     description="Compares companies: figures, growth and positioning",
     agents=("researcher", "analyst", "writer"),
     strategy=PlanAndExecute(
-        instructions="Each part of the request is a task of its own for researcher, side by side. Analyst needs "
-        "researcher. Writer needs researcher and analyst."
+        instructions="Each part of the request is one task for researcher; these tasks run in parallel. Analyst "
+        "needs researcher. Writer needs researcher and analyst."
     ),
     limits=Limits(deadline=120.0, task_timeout=60.0, tokens=100_000),
 )

@@ -73,7 +73,7 @@ class ScheduleSpec(Frozen):
         description="The times as a cron expression of five fields: minute, hour, day of the month, month, day of the "
         "week.",
     )
-    at: AwareDatetime | None = Field(default=None, description="The only time, instead of a cron expression.")
+    at: AwareDatetime | None = Field(default=None, description="A single time, instead of a cron expression.")
     timezone: Annotated[str, StringConstraints(min_length=1, max_length=64)] = Field(
         default="UTC", description="The IANA time zone of the cron expression."
     )

@@ -39,17 +39,18 @@ __all__ = [
 
 MESSAGE_ID_HEADER = "Nats-Msg-Id"
 DUPLICATE_WINDOW_S = 120.0
-"""Seconds for which a stream drops a message with a message id that the stream has received. 120 s is the broker's
-default, and longer than all retries of a publish take."""
+"""Seconds for which a stream drops a message with a message id that the stream has received. 120 s is the default of
+the broker. All retries of a publish together take less time."""
 REQUEST_DUPLICATE_WINDOW_S = 0.1
 """The duplicate window of the stream of requests, in seconds: the shortest window that the broker accepts. Callers
 choose their message ids, so in a longer window a caller could suppress the request of another caller. No longer window
-is needed, because supervisors detect a repeated request by its workflow."""
+is needed, because supervisors detect a repeated request by the id of its workflow."""
 EXPECTED_SEQUENCE_HEADER = "Nats-Expected-Last-Subject-Sequence"
 ROLLUP_HEADER = "Nats-Rollup"
 TTL_HEADER = "Nats-TTL"
 SCHEDULER_HEADER = "Nats-Scheduler"  # the broker sets this header to the schedule that produced the message
-EXPECTED_SUBJECT_HEADER = f"{EXPECTED_SEQUENCE_HEADER}-Subject"  # for the newest message of another subject
+# The expected sequence is the last sequence of this subject, not of the subject of the message.
+EXPECTED_SUBJECT_HEADER = f"{EXPECTED_SEQUENCE_HEADER}-Subject"
 
 _MAX_SUBJECT_CHARS = (
     1_000  # the server closes the connection after a protocol line above 4,096 bytes; a line may have two subjects
@@ -91,7 +92,7 @@ def check_consumer(name: str) -> str:
 
 
 def wire_headers(headers: Mapping[str, str], extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return the event's headers with stripped values, and the headers of the bus in `extra`, for a publish.
+    """Return the headers for a publish: the event's headers and the bus's headers in `extra`, with stripped values.
 
     Raises:
         ContractError: A name or value is not valid in the protocol, or a header is a command to the broker.
@@ -99,12 +100,14 @@ def wire_headers(headers: Mapping[str, str], extra: Mapping[str, str] | None = N
     _check_names(tuple(headers))
     wire = {**headers, **extra} if extra else dict(headers)
     every = "".join(wire.values())
-    if every.isascii() and not every.encode().translate(None, _VISIBLE_BYTES):  # headers of `encode`: the fast path
+    # The usual case, such as the headers that `encode` makes: nothing to strip or refuse.
+    if every.isascii() and not every.encode().translate(None, _VISIBLE_BYTES):
         return wire
     for name, value in wire.items():
         if not value.isprintable() and _UNSAFE_CHARS.search(value):
             raise ContractError(
-                f"the header {name[:_MAX_SHOWN_CHARS]} has a line end, a NUL or half a surrogate; encode its value"
+                f"the header {name[:_MAX_SHOWN_CHARS]} has a line end, a NUL or a lone surrogate; encode the value, "
+                "for example with percent signs"
             )
         wire[name] = value.strip(" \t")
     return wire
@@ -177,7 +180,10 @@ def matches(pattern: str, subject: str) -> bool:
 
 
 def encode_card(card: AgentCard) -> bytes:
-    """Return the value of `card` in the registry.
+    """Encode `card`.
+
+    Returns:
+        The value that the registry stores.
 
     Raises:
         InvalidTokenError: The instance is not a token of a subject.

@@ -98,7 +98,7 @@ class Schedules:
             team: The team.
             input: The request of each fire: a text or an object.
             cron: The times as a cron expression of five fields.
-            at: The only time, in place of a cron expression.
+            at: A single time, instead of a cron expression.
             timezone: The IANA time zone of the cron expression.
             overlap: Policy for a fire while an earlier run has not ended: `skip` the fire, `queue` the fire until the
                 run has ended, or `allow` both runs.

@@ -68,5 +68,8 @@ class TokenVerifier:
 
 
 def _caller_name(claim: str) -> str:
-    """Return the name of a caller for a claim. It has a digest of the claim, so two claims never have one name."""
+    """Return the name of a caller for a claim.
+
+    The name contains a digest of the claim, so different claims do not get the same name.
+    """
     return f"{RESERVED_PREFIX}{as_token(claim)[:_MAX_READABLE]}-{derive_id('claim', claim, length=12)}"

@@ -28,7 +28,7 @@ async def list_questions(
         str | None, Query(pattern=TOKEN_PATTERN, description="Only of this workflow. Default: all your workflows.")
     ] = None,
 ) -> QuestionPage:
-    """List the questions that a person must answer, the oldest first: approvals, and questions for information."""
+    """List the questions that a person must answer (approvals, and questions for information), the oldest first."""
     if workflow_id is not None:
         await context.view(caller, workflow_id)
     found = await context.client.operations.questions(workflow_id)
@@ -40,7 +40,7 @@ async def list_questions(
 async def answer_question(
     question_id: QuestionPath, body: Answer, context: ContextArg, caller: CallerArg
 ) -> AnswerView:
-    """Answer a question for information, and wait up to 10 s until the answer counts."""
+    """Answer a question for information. Wait up to 10 s until a supervisor has decided whether the answer counts."""
     await _check(context, caller, question_id)
     result = await context.client.operations.answer(
         question_id, body.answer, actor=caller.name, timeout=_ANSWER_TIMEOUT_S
@@ -50,7 +50,7 @@ async def answer_question(
 
 @router.post("/{question_id}/approve", summary="Approve", responses=problems(404, 409))
 async def approve(question_id: QuestionPath, body: Approval, context: ContextArg, caller: CallerArg) -> AnswerView:
-    """Approve a task, a tool call or a plan, and wait up to 10 s until the answer counts."""
+    """Approve a task, a tool call or a plan. Wait up to 10 s until a supervisor has decided whether this counts."""
     await _check(context, caller, question_id)
     result = await context.client.operations.approve(
         question_id, input=body.input, actor=caller.name, timeout=_ANSWER_TIMEOUT_S
@@ -60,7 +60,7 @@ async def approve(question_id: QuestionPath, body: Approval, context: ContextArg
 
 @router.post("/{question_id}/reject", summary="Reject", responses=problems(404, 409))
 async def reject(question_id: QuestionPath, body: Rejection, context: ContextArg, caller: CallerArg) -> AnswerView:
-    """Reject a task, a tool call or a plan, or decline to answer, and wait up to 10 s until the rejection counts."""
+    """Reject a task, a tool call or a plan, or decline to answer. Wait up to 10 s until a supervisor has read this."""
     await _check(context, caller, question_id)
     result = await context.client.operations.reject(
         question_id, reason=body.reason, actor=caller.name, timeout=_ANSWER_TIMEOUT_S

@@ -40,13 +40,15 @@ class ScheduleRequest(Body):
 
     name: Token = Field(description="The name, unique among your schedules of the team.")
     team: TeamName = Field(description="The team that is to serve the requests.")
-    input: RequestInput = Field(description="The request that each fire sends.")
+    input: RequestInput = Field(
+        description="The request that is sent at each time of the schedule. Such a time is called a fire."
+    )
     cron: Annotated[str, Field(min_length=1, max_length=200)] | None = Field(
         default=None,
         description="Times: minute, hour, day of the month, month, day of the week.",
         examples=["0 9 * * 1-5"],
     )
-    at: Timestamp | None = Field(default=None, description="The only time, in place of `cron`.")
+    at: Timestamp | None = Field(default=None, description="A single time, instead of `cron`.")
     timezone: Annotated[str, Field(min_length=1, max_length=64)] = Field(
         default="UTC", description="The IANA time zone of `cron`.", examples=["Europe/Oslo"]
     )
@@ -61,7 +63,7 @@ class ScheduleRequest(Body):
         "`at`.",
     )
     grace: Annotated[float, Field(strict=True, ge=1, le=MAX_GRACE_S)] = Field(
-        default=60.0, description="Greatest delay of a fire, in seconds."
+        default=60.0, description="A fire that is later than this, in seconds, counts as missed."
     )
     deadline: Annotated[float, Field(strict=True, ge=0.001, le=MAX_DEADLINE_S)] | None = Field(
         default=None, description="Seconds from admission to the deadline. Default: the team's deadline."
@@ -112,13 +114,13 @@ class ScheduleView(BaseModel):
     name: str = Field(description="The name.")
     team: str = Field(description="The team.")
     caller: str = Field(description="The owner.")
-    status: str = Field(description="`active`, `paused`, `deleted`, or `ended` without a further time.")
+    status: str = Field(description="`active`, `paused`, `deleted`, or `ended` if the schedule has no further time.")
     cron: str | None = Field(description="The times.")
-    at: AwareDatetime | None = Field(description="The only time.")
+    at: AwareDatetime | None = Field(description="A single time, instead of `cron`.")
     timezone: str = Field(description="The time zone of `cron`.")
     overlap: str = Field(description="The policy for a fire while an earlier run has not ended.")
     missed: str = Field(description="The policy for missed fires.")
-    input: str | dict[str, JsonValue] = Field(description="The request that each fire sends.")
+    input: str | dict[str, JsonValue] = Field(description="The request that is sent at each time of the schedule.")
     files: list[ScheduleFileView] = Field(description="The files of each fire.")
     next: list[AwareDatetime] = Field(description="The next times.")
     runs: list[RunView] = Field(description="The newest runs, in order.")
@@ -141,7 +143,7 @@ class ScheduleResult(BaseModel):
         "supervisor of the team has answered."
     )
     schedule: ScheduleView | None = Field(default=None, description="The schedule after the change.")
-    warning: str | None = Field(default=None, description="A sign that the team does not exist.")
+    warning: str | None = Field(default=None, description="A warning if the team may not exist.")
 
 
 _Command: TypeAlias = Callable[..., Awaitable[Schedule | None]]
@@ -242,7 +244,7 @@ async def resume_schedule(change: ChangeArg) -> ScheduleResult:
 
 @router.post("/{team}/{name}/run", summary="Run a schedule now", responses={**_STORED, **problems(404, 409)})
 async def run_schedule(team: TeamPath, change: ChangeArg, context: ContextArg, caller: CallerArg) -> ScheduleResult:
-    """Start a run now. The overlap policy applies to this run, too. The newest entry of `runs` has its workflow."""
+    """Start a run now. The overlap policy applies, too. The newest entry of `runs` in the answer is this run."""
     with context.new_work(caller, team):
         return await change(Schedules.run)
 
@@ -254,7 +256,7 @@ async def delete_schedule(change: ChangeArg) -> ScheduleResult:
 
 
 def _schedules(context: Context, caller: Caller) -> Schedules:
-    """Return the schedules, for changes in the name of the caller, which the gateway has verified."""
+    """Return a `Schedules` object that makes changes as the caller. The gateway has verified the caller."""
     return context.client.for_user(caller.name).schedules
 
 

@@ -15,7 +15,7 @@ __all__ = ["find_json", "parse_strict_json"]
 _TOKEN_PATTERN = re.compile(r'"(?:\\.|[^"\\])*+"?|[{}]', re.DOTALL)
 """A whole string literal, or one brace. A literal is one token, so its braces do not count. An unterminated literal
 extends to the end of the text, so that the search takes linear time."""
-_MAX_CANDIDATES = 50  # opening braces that are tried; a text with more braces contains no answer
+_MAX_CANDIDATES = 50  # objects that are tried; in a text with more objects, the further objects are ignored
 
 
 def parse_strict_json(text: str) -> JsonValue:

@@ -1,4 +1,6 @@
-"""Leave the texts of errors out of spans and logs while no content is captured.
+"""Leave the texts of errors out of spans and logs, unless the capture of content is on.
+
+Content is prompts, answers and arguments.
 
 The text of an exception, the body of a provider's error and the name of a task in a refused plan may quote arguments,
 prompts and answers. Without capture, only the type of the exception and the lines of its stack are recorded.
@@ -30,7 +32,7 @@ def configure(*, visible: bool) -> None:
 
 
 def content_text(text: str) -> str | None:
-    """Return a text that may quote content; None while no content is captured.
+    """Return `text`, which may quote content, if capture is on; otherwise None.
 
     Args:
         text: The text, such as the reason of a failed task.
@@ -71,7 +73,10 @@ def stack_of(error: BaseException) -> str:
 
 
 def without_texts_of(error: BaseException, text: str) -> str:
-    """Return a text, such as the line of a library, without the texts of an exception and of its causes.
+    """Return `text`, such as a log line of a library, with the messages of an exception and its causes replaced.
+
+    The type of the exception replaces its message. Messages that quote no content stay. If capture is on, the text is
+    unchanged.
 
     Args:
         error: The exception.

@@ -1,8 +1,10 @@
-"""Record metrics in the units of the conventions: seconds, tokens, counts. If metrics are off, a call only compares.
+"""Record metrics in the units of the conventions: seconds, tokens, counts.
 
-This module stores the values of counters and gauges, and the SDK reads the values with callbacks. The reasons: an
-addition costs a fraction of an addition in the SDK (docs/performance.md), and a gauge can be removed, while a gauge of
-the SDK reports its last value for ever. If Pointsman made the readers, this module also stores the histograms.
+If metrics are off, a call costs only one comparison. This module stores the values of counters and gauges, and the SDK
+reads the values with callbacks. There are two reasons. An addition here costs only a fraction of an addition in the SDK
+(docs/performance.md). And a gauge can be removed here, while a gauge of the SDK reports its last value for ever. If
+Pointsman itself creates the metric readers, and the histograms have the default form, this package also stores the
+histograms.
 """
 
 from __future__ import annotations
@@ -59,26 +61,30 @@ _HISTOGRAMS: Final[dict[str, tuple[str, str, tuple[float, ...]]]] = {
 _COUNTERS: Final[dict[str, tuple[str, str]]] = {
     semconv.SENT_MESSAGES: ("{message}", "Messages a process tried to store at the broker."),
     semconv.CONSUMED_MESSAGES: ("{message}", "Messages a process took from a queue, redeliveries among them."),
-    semconv.RETRIES: ("{attempt}", "Attempts after the first of a task."),
-    semconv.DEAD_LETTERS: ("{event}", "Events given up on."),
+    semconv.RETRIES: ("{attempt}", "Attempts at a task after its first attempt."),
+    semconv.DEAD_LETTERS: ("{event}", "Events that became dead letters."),
     semconv.COMMIT_CONFLICTS: ("{commit}", "Commits that lost the compare-and-set and were decided again."),
     semconv.WEBHOOK_DELIVERIES: ("{delivery}", "Deliveries of webhooks, by their status after an attempt."),
     semconv.MODEL_COST: ("{USD}", "US dollars that model calls cost, where the price is known."),
     semconv.TELEMETRY_DROPPED: ("{item}", "Spans, log records and reports that could not be sent in time."),
 }
 _COUNTER_OF_HISTOGRAM: Final[dict[str, str]] = {semconv.OPERATION_DURATION: semconv.SENT_MESSAGES}
-"""The counter of the measurements of a histogram, with equal series. The counter is read from the histogram, so one
-addition updates both."""
+"""For a histogram, the counter that counts its measurements. Both have the same series. The counter is read from the
+histogram, so one addition updates both."""
 _UP_DOWN: Final[dict[str, tuple[str, str]]] = {
     semconv.HANDOFFS_ACTIVE: ("{handoff}", "Handoffs this process works on now."),
 }
 _GAUGES: Final[dict[str, tuple[str, str]]] = {
     semconv.CIRCUIT_STATE: (
         "{state}",
-        "Whether an agent is sent work: 0 yes (closed), 1 one task (half open), 2 no (open).",
+        "State of an agent: 0 if work is sent to it (closed), 1 if one task is sent (half open), 2 if no work is sent "
+        "(open).",
     ),
-    semconv.WEBHOOK_OLDEST_DUE: ("s", "Time by which the oldest attempt at the delivery of a webhook is late."),
-    semconv.WEBHOOK_DISABLED: ("{state}", "State of an endpoint of operators: 1 disabled, 0 enabled."),
+    semconv.WEBHOOK_OLDEST_DUE: ("s", "Delay of the webhook delivery that has been due for the longest time."),
+    semconv.WEBHOOK_DISABLED: (
+        "{state}",
+        "State of a webhook endpoint that belongs to operators: 1 disabled, 0 enabled.",
+    ),
     semconv.QUEUE_DEPTH: ("{message}", "Messages of a queue that wait, or are being worked on."),
 }
 NAMES: Final = (*_HISTOGRAMS, *_COUNTERS, *_UP_DOWN, *_GAUGES)
@@ -89,7 +95,8 @@ _histograms: Histograms | None = None
 _instruments: dict[str, Any] = {}
 _values_by_metric: dict[str, dict[Labels, float]] = {}
 """Current values of counters and gauges."""
-_lock = threading.RLock()  # reentrant, because the finalizer of a generator may run under the lock and count
+# Reentrant, because the finalizer of a generator may run while this thread holds the lock, and may call `count`.
+_lock = threading.RLock()
 
 
 def metrics_enabled() -> bool:
@@ -103,14 +110,14 @@ def observe(name: str, value: float, attributes: Attributes | None = None) -> No
         observe_series(name, value, labels(attributes))
 
 
-def observe_series(name: str, value: float, of: Labels) -> None:
-    """Add one measurement to the series `of`. If you measure often, create the series once with `labels`."""
+def observe_series(name: str, value: float, series: Labels) -> None:
+    """Add one measurement to `series`. If you measure often, create the series once with `labels`."""
     if _histograms is not None:
-        _histograms.add(name, value, of)
+        _histograms.add(name, value, series)
     elif _meter is not None:
-        _instrument(_meter, name).record(value, dict(of))
+        _instrument(_meter, name).record(value, dict(series))
         if name in _COUNTER_OF_HISTOGRAM:
-            _add(_meter, _COUNTER_OF_HISTOGRAM[name], 1, of)
+            _add(_meter, _COUNTER_OF_HISTOGRAM[name], 1, series)
 
 
 def count(name: str, amount: float = 1, attributes: Attributes | None = None) -> None:
@@ -119,10 +126,10 @@ def count(name: str, amount: float = 1, attributes: Attributes | None = None) ->
         _add(_meter, name, amount, labels(attributes))
 
 
-def count_series(name: str, amount: float, of: Labels) -> None:
-    """Add `amount` to the series `of` of a counter."""
+def count_series(name: str, amount: float, series: Labels) -> None:
+    """Add `amount` to `series` of a counter."""
     if _meter is not None:
-        _add(_meter, name, amount, of)
+        _add(_meter, name, amount, series)
 
 
 def labels(attributes: Attributes | None) -> Labels:
@@ -130,10 +137,10 @@ def labels(attributes: Attributes | None) -> Labels:
     return frozenset(_attributes(attributes).items())
 
 
-def change_for_agent(name: str, amount: int, about: str) -> None:
-    """Add `amount`, which may be negative, to the metric `name` of the agent `about`."""
+def change_for_agent(name: str, amount: int, agent: str) -> None:
+    """Add `amount`, which may be negative, to the metric `name` of `agent`."""
     if _meter is not None:
-        _add(_meter, name, amount, agent_series(about))
+        _add(_meter, name, amount, agent_series(agent))
 
 
 @lru_cache(MAX_SERIES)
@@ -145,10 +152,10 @@ def agent_series(name: str) -> Labels:
 def set_gauge(name: str, value: float, attributes: Attributes | None = None) -> None:
     """Set the gauge `name` to `value`. The value is reported until the next call or `clear_gauge`."""
     if _meter is not None:
-        of = labels(attributes)
+        series = labels(attributes)
         with _lock:
             values = _values(_meter, name)
-            values[_limit_series(values, of)] = value
+            values[_limit_series(values, series)] = value
 
 
 def clear_gauge(name: str, attributes: Attributes | None = None) -> None:
@@ -159,7 +166,10 @@ def clear_gauge(name: str, attributes: Attributes | None = None) -> None:
 
 
 def histograms() -> Histograms:
-    """Return histograms for `configure`. The readers of the meter must be of the histograms' `reader_class`."""
+    """Return histograms for `configure`.
+
+    Each metric reader of the meter's provider must be of a class that `reader_class` of these histograms returned.
+    """
     return Histograms(_HISTOGRAMS)
 
 
@@ -180,19 +190,19 @@ def configure(meter: Meter | None, kept: Histograms | None = None) -> None:
             meter.create_observable_counter(counter, [partial(kept.counts, histogram)], *_COUNTERS[counter])
 
 
-def _add(meter: Meter, name: str, amount: float, of: Labels) -> None:
+def _add(meter: Meter, name: str, amount: float, series: Labels) -> None:
     with _lock:
         if (values := _values_by_metric.get(name)) is None:
             values = _values(meter, name)
-        if (current := values.get(of)) is None:
-            of = _limit_series(values, of)
-            current = values.get(of, 0)
-        values[of] = current + amount
+        if (current := values.get(series)) is None:
+            series = _limit_series(values, series)
+            current = values.get(series, 0)
+        values[series] = current + amount
 
 
-def _limit_series(values: dict[Labels, float], of: Labels) -> Labels:
-    """Return the series `of`, or the overflow series if the metric has reached its maximum of series."""
-    return of if of in values or len(values) < MAX_SERIES else OVERFLOW_LABELS
+def _limit_series(values: dict[Labels, float], series: Labels) -> Labels:
+    """Return `series`, or the overflow series if the metric has reached its maximum of series."""
+    return series if series in values or len(values) < MAX_SERIES else OVERFLOW_LABELS
 
 
 def _values(meter: Meter, name: str) -> dict[Labels, float]:
@@ -205,8 +215,10 @@ def _values(meter: Meter, name: str) -> dict[Labels, float]:
 
 def _make_readable(meter: Meter, name: str, values: dict[Labels, float]) -> None:
     def read(_: CallbackOptions) -> list[Observation]:
-        with _lock:  # `values` is a closure, because the final export reads after `configure(None)`
-            return [Observation(value, dict(of)) for of, value in values.items()]
+        # `read` uses the captured `values`, because the final export reads after `configure(None)` has cleared
+        # `_values_by_metric`.
+        with _lock:
+            return [Observation(value, dict(series)) for series, value in values.items()]
 
     if name in _COUNTERS:
         meter.create_observable_counter(name, [read], *_COUNTERS[name])

@@ -23,7 +23,7 @@ def child_environment(secrets: Iterable[str] = ()) -> dict[str, str]:
     """Return the variables of this process for a command that a tool runs, without the secrets of this process.
 
     Args:
-        secrets: Names of variables with secrets of this process that the command receives. Default: none.
+        secrets: Names of secret variables that the command receives nevertheless. Default: none.
 
     Returns:
         The variables by name, without model keys, `POINTSMAN_*` and the headers for the telemetry collector.

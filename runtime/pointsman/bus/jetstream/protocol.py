@@ -50,8 +50,8 @@ __all__ = [
 
 _Result = TypeVar("_Result")
 PendingCall: TypeAlias = Callable[[], Coroutine[Any, Any, _Result]]
-"""A call that waits for a running operation. The type is a function, because Python would log a warning for a coroutine
-that is never awaited."""
+"""A function to call to wait for an operation that has already started. It is not a coroutine, because the result may
+not be needed, and Python warns about a coroutine that is never awaited."""
 
 _SCHEDULER_LINE = f"\r\n{SCHEDULER_HEADER}:".encode()
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -70,7 +70,7 @@ MAX_BYTES_REQUIRED_CODE = 10113  # the account requires a maximum size for each 
 
 ADVICE = {
     10002: "raise the limits of the account, or lower POINTSMAN_STREAM_BYTES and POINTSMAN_ARTIFACTS_BYTES",
-    10005: "POINTSMAN_REPLICAS needs the same number of servers with JetStream and free storage",
+    10005: "POINTSMAN_REPLICAS=N needs N servers with JetStream and free storage",
     10026: "raise max_consumers of the account",
     10027: "raise max_streams of the account: a namespace needs nine",
     10028: "raise the limits of the account, or lower POINTSMAN_STREAM_BYTES and POINTSMAN_ARTIFACTS_BYTES",
@@ -180,11 +180,14 @@ class ForwardingConnection(Connection, Protocol):
     """The part of the connection that consumers use."""
 
     async def forward(self, name: str, message: WireMessage) -> bool:
-        """Return True if the delivery `message` was sent to the receiver `name`."""
+        """Send the delivery `message` to the receiver `name`.
+
+        Return False if the delivery was not sent; the caller then settles the delivery.
+        """
         ...
 
     def optional_requests(self, *prefixes: str) -> AbstractContextManager[None]:
-        """Log the refusal of a subject with one of `prefixes` at level info, while the context lasts."""
+        """Log at level info, while the context lasts, that the broker refuses a subject with one of `prefixes`."""
         ...
 
     async def flush(self) -> None:

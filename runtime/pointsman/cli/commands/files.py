@@ -1,4 +1,4 @@
-"""The command files, which lists the files of a workflow or saves the files in a folder."""
+"""The command `files`, which lists the files of a workflow or saves the files in a folder."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def create(
     ] = None,
     at: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="The only time, such as 2026-01-31T12:00:00Z, or a delay such as 90s or 2h."),
+        typer.Option(metavar="TIME", help="A single time, such as 2026-01-31T12:00:00Z, or a delay such as 90s or 2h."),
     ] = None,
     tz: Annotated[str, typer.Option(metavar="ZONE", help="The IANA time zone of --cron.")] = "UTC",
     overlap: Annotated[

@@ -83,14 +83,15 @@ def schedule_retry(decision: Decision, task: Task, error: AttemptError, retry: R
 def _reroute(decision: Decision, task: Task, error: AttemptError, retry: Retry) -> Retry | None:
     """Return `retry`, or a retry by a different agent: by the fallback, or by another agent with the task's skill.
 
-    Return None if no attempt follows now: the task is held, or the task has failed because its fallback gets no work.
+    Return None if no attempt follows now: the task is held, or the task has failed because no work is sent to its
+    fallback.
     """
     if not decision.context.circuits and not task.skill:
         return retry
     if retry.agent != task.agent:
         if can_dispatch(decision, retry.agent, task):
             return retry
-        said = f"{error.message}; its fallback {retry.agent} keeps failing, too, and is sent no work"
+        said = f"{error.message}; the fallback {retry.agent} keeps failing, too, so no work is sent to it"
         fail_task(decision, task, error.model_copy(update={"message": said}))
         return None
     choice = select_agent(decision, task)
@@ -152,11 +153,11 @@ def fail_task(decision: Decision, task: Task, error: AttemptError) -> None:
         case Role.JUDGE:
             if (stage := reviewed_stage(state, task)) is not None:
                 message = f"{task.agent} could not review the stage: {error.message}"
-                # The kind is not `rejected`, because the judge has failed, and so has not reviewed the stage.
+                # The kind is not `rejected`: the judge failed, so the stage was not reviewed.
                 return fail_task(decision, stage, AttemptError(kind=ErrorKind.HANDLER, message=message))
             request_synthesis(decision)
         case Role.SUMMARIZE:
-            pass  # the workflow begins with the earlier summary
+            pass  # the workflow starts anyway, with the summary that the thread already has
         case Role.SYNTHESIZE:
             reason = f"{task.agent} could not write the answer ({error.message}); these are the tasks' own results"
             end_workflow(decision, Phase.FAILED if _is_refusal(error) else Phase.PARTIAL, raw_results(decision), reason)
@@ -168,7 +169,7 @@ def fail_task(decision: Decision, task: Task, error: AttemptError) -> None:
 def _is_refusal(error: AttemptError) -> bool:
     """Return True if the agent, or the provider of its model, refused the task permanently.
 
-    A kind of error that `ErrorKind` does not have comes from the agent or the provider.
+    An error kind that is not in `ErrorKind` was set by the agent or the provider, not by Pointsman.
     """
     ours = error.kind in tuple(ErrorKind) and error.kind != ErrorKind.REFUSED
     return not (ours or error.retryable)

@@ -91,7 +91,7 @@ def available_cards(decision: Decision, only: Sequence[str] | None = None) -> Se
 
 
 def request_classification(decision: Decision, strategy: Router, number: int = 1) -> None:
-    """Request a selection among the live agents from the router's classifier."""
+    """Request from the router's classifier a choice among the live agents."""
     state = decision.state
     asked = ClassifierInput(request=state.input, agents=available_agents(decision), threshold=strategy.threshold)
     name = unused_id(state, f"classify-{number}")

@@ -60,7 +60,12 @@ class AdmissionControl:
                 await self._slot_freed.wait()
 
     async def missed_outcomes(self) -> Sequence[StoredMessage]:
-        """Read the outcomes of admitted workflows that this process missed, at most once in `_RECHECK_INTERVAL_S`."""
+        """Read the stored outcomes of the admitted workflows, because this process may have missed some.
+
+        Returns:
+            The outcomes. Empty if the last check was less than `_RECHECK_INTERVAL_S` ago, or if the broker is
+            unavailable.
+        """
         if self._clock.monotonic() - self._last_check < _RECHECK_INTERVAL_S:
             return ()
         self._last_check = self._clock.monotonic()

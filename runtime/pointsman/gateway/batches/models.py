@@ -88,7 +88,7 @@ class BatchView(BaseModel):
     created_at: AwareDatetime = Field(description="Time of the batch.")
     ended_at: AwareDatetime | None = Field(default=None, description="Time of the end.")
     reason: str = Field(default="", description="The reason why the batch ended before all rows were done.")
-    warning: str | None = Field(default=None, description="A sign that the team does not exist.")
+    warning: str | None = Field(default=None, description="A warning if the team may not exist.")
 
     @classmethod
     def of(cls, record: BatchRecord, progress: BatchProgress) -> BatchView:

@@ -33,7 +33,7 @@ __all__ = ["BackendOf", "make_server"]
 
 RequestContext: TypeAlias = "ServerRequestContext[Any, Any]"
 BackendOf: TypeAlias = "Callable[[RequestContext], Backend]"
-"""Returns the calls of the caller of a request."""
+"""Returns the backend with the operations for the caller of a request."""
 
 _Params = TypeVar("_Params")
 _Result = TypeVar("_Result")
@@ -49,7 +49,7 @@ def make_server(backend_of: BackendOf) -> Server[dict[str, Any]]:
     """Make a server.
 
     Args:
-        backend_of: Returns the calls of the caller of a request.
+        backend_of: Returns the backend with the operations for the caller of a request.
 
     Returns:
         The server. It has no state of clients except status messages, and another server can build these again.

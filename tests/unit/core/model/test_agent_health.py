@@ -227,7 +227,7 @@ def test_exhausted_agent_with_a_failing_fallback_fails_with_that_reason() -> Non
     (failed,) = story.entries_of(TaskFailed)
     assert failed.error.kind == "context_overflow"
     assert failed.error.message == (
-        "context_overflow was seen; its fallback other keeps failing, too, and is sent no work"
+        "context_overflow was seen; the fallback other keeps failing, too, so no work is sent to it"
     )
 
 
