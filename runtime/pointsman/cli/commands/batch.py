@@ -58,7 +58,7 @@ async def batch(
     requests = RequestFile.open(file, Mapper.from_options(map or []))
     record = BatchRecord(out, requests.batch_id(team))
     try:
-        async with session() as client:
+        async with session(create=True) as client:
             if hint := await unknown_team_hint(client, team):
                 print_error(f"the requests wait for a supervisor: {hint}")
             rows = run_batch(

@@ -98,7 +98,7 @@ def create(
         raise ConfigurationError(f"{seen}; give one of them: --cron for repeated times, --at for a single time")
 
     async def run() -> None:
-        async with session() as client:
+        async with session(create=True) as client:
             made = await client.schedules.create(
                 name,
                 team,

@@ -95,7 +95,7 @@ def submit(
         raise ConfigurationError("--at takes no --request-id, --correlation-id or --watch; leave them out")
 
     async def run() -> Code:
-        async with session() as client:
+        async with session(create=True) as client:
             if start is not None:
                 return await _submit_later(client, team, request, start, file or (), deadline, thread, json=json)
             workflow = await client.submit(

@@ -83,7 +83,7 @@ def create(
     plain_http = settings_for(url, namespace).webhook_private_networks
 
     async def change() -> Code:
-        async with _open(partial(session, url, namespace)) as (_, store):
+        async with _open(partial(session, url, namespace), create=True) as (_, store):
             made = await store.create(address, events=events, teams=team, plain_http=plain_http)
         if json:
             print_json({**_shown(made.endpoint), "secret": made.secret})
@@ -216,8 +216,8 @@ class _Opened(NamedTuple):
 
 
 @asynccontextmanager
-async def _open(session: Session) -> AsyncIterator[_Opened]:
-    async with session() as client:
+async def _open(session: Session, *, create: bool = False) -> AsyncIterator[_Opened]:
+    async with session(create=create) as client:
         yield _Opened(client, await EndpointStore.open(client.bus, client.subjects))
 
 
