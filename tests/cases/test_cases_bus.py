@@ -397,7 +397,7 @@ def test_connection_closed_by_the_library_is_reported_as_lost() -> None:
             transport = _Tcp(lambda data: data)
             await transport.connect(urlparse(f"nats://127.0.0.1:{server.sockets[0].getsockname()[1]}"), 1024, 5)
             transport.close()  # type: ignore[no-untyped-call]
-            await transport.wait_closed()  # type: ignore[no-untyped-call]
+            await transport.wait_closed()
         finally:
             server.close()  # otherwise the loop never ends
         with pytest.raises(ConnectionError):

@@ -487,6 +487,10 @@ class _Tcp(TcpTransport):
         reader.set_transport(transport)
         self._io_reader, self._io_writer = reader, asyncio.StreamWriter(transport, protocol, reader, loop)
 
+    async def wait_closed(self) -> None:
+        # All waiters share a future of asyncio, and a cancelled waiter would cancel this future for the other waiters.
+        await asyncio.shield(super().wait_closed())  # type: ignore[no-untyped-call]
+
     def write(self, payload: bytes) -> None:
         try:
             super().write(payload)  # type: ignore[no-untyped-call]

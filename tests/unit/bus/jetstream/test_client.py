@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, suppress
 import pytest
 from support.waiting import until
 
-from pointsman.bus.jetstream.client import Msg, NatsClient
+from pointsman.bus.jetstream.client import Msg, NatsClient, _Tcp
 from pointsman.bus.jetstream.protocol import WireMessage
 from pointsman.bus.jetstream.request_reply import RequestClient
 from pointsman.errors import BusUnavailableError
@@ -58,6 +58,20 @@ async def connected(
         server.reads.set()
         await client.shutdown()
         listening.close()
+
+
+async def test_a_cancelled_wait_for_the_end_of_a_connection_does_not_cancel_another() -> None:
+    """A reconnect that waits for the end of the lost connection is cancelled when the client is closed."""
+    async with connected(Server()) as client:
+        assert isinstance(client._transport, _Tcp)
+        waiting = asyncio.create_task(client._transport.wait_closed())
+        await asyncio.sleep(0)
+        waiting.cancel()
+        await asyncio.wait([waiting])
+
+        await client.shutdown()
+
+    assert waiting.cancelled()
 
 
 async def test_the_answer_to_a_flush_that_was_given_up_does_no_harm() -> None:

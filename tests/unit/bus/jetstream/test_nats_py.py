@@ -44,6 +44,7 @@ METHODS: dict[tuple[type, str], str] = {
     (TcpTransport, "write"): "(self, payload)",
     (WebSocketTransport, "connect"): "async (self, uri, buffer_size, connect_timeout)",
     (WebSocketTransport, "connect_tls"): "async (self, uri, ssl_context, buffer_size, connect_timeout)",
+    (TcpTransport, "wait_closed"): "async (self)",
     (TcpTransport, "writelines"): "(self, payload)",
 }
 """Each overridden or called method with its signature, without annotations."""
