@@ -313,7 +313,9 @@ class NatsClient(Client):
             if not self.is_connected:  # nats-py does not raise an error if the server hangs up
                 raise nats.errors.Error(_HUNG_UP)
         except BaseException as error:
-            if self._transport is not None:
+            if isinstance(self._transport, _Tcp):
+                self._transport.abandon()
+            elif self._transport is not None:
                 self._transport.close()  # type: ignore[no-untyped-call]
             if (told := self._explained(error)) is not error:
                 raise told from error
@@ -447,8 +449,10 @@ class _Tcp(TcpTransport):
     def __init__(self, take: Callable[[bytes], bytes]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._on_data = take
+        self._is_abandoned = False
 
     async def connect(self, uri: Any, buffer_size: int, connect_timeout: int) -> None:
+        self._is_abandoned = False
         reader = _Reader(self._on_data, buffer_size)
         protocol = asyncio.StreamReaderProtocol(reader)
         loop = asyncio.get_running_loop()
@@ -487,9 +491,25 @@ class _Tcp(TcpTransport):
         reader.set_transport(transport)
         self._io_reader, self._io_writer = reader, asyncio.StreamWriter(transport, protocol, reader, loop)
 
+    def abandon(self) -> None:
+        """Close the connection after a failed try to connect. The reason of the failure is reported already."""
+        self._is_abandoned = True
+        self.close()  # type: ignore[no-untyped-call]
+
     async def wait_closed(self) -> None:
-        # All waiters share a future of asyncio, and a cancelled waiter would cancel this future for the other waiters.
-        await asyncio.shield(super().wait_closed())  # type: ignore[no-untyped-call]
+        """Wait until the connection is closed.
+
+        All waiters share a future of asyncio, and a cancelled waiter would cancel this future for the other waiters.
+
+        Raises:
+            OSError: The connection was lost by an error, and `abandon` was not called. After `abandon`, nats-py would
+                report the error in place of the server's reason.
+        """
+        try:
+            await asyncio.shield(super().wait_closed())  # type: ignore[no-untyped-call]
+        except OSError:
+            if not self._is_abandoned:
+                raise
 
     def write(self, payload: bytes) -> None:
         try:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 
 import pytest
 from support.waiting import until
 
+from pointsman.bus.jetstream.bus import connect
 from pointsman.bus.jetstream.client import Msg, NatsClient, _Tcp
 from pointsman.bus.jetstream.protocol import WireMessage
 from pointsman.bus.jetstream.request_reply import RequestClient
 from pointsman.errors import BusUnavailableError
+from pointsman.settings import Settings
 
 INFO = b'INFO {"server_id":"S","version":"2.15.0","headers":true,"max_payload":1048576}\r\n'
 _LIMIT = 1 << 20  # bytes that a client buffers for a server that does not read
@@ -58,6 +62,24 @@ async def connected(
         server.reads.set()
         await client.shutdown()
         listening.close()
+
+
+async def test_the_error_of_a_server_is_reported_although_the_server_resets_the_connection() -> None:
+    """A server at its limit of connections sends an error, and closes its socket before it has read CONNECT."""
+
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(INFO)
+        while await reader.readline() != b"PING\r\n":
+            pass
+        linger = struct.pack("ii", 1, 0)  # the close resets the connection
+        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+        writer.write(b"-ERR 'maximum connections exceeded'\r\n")
+        writer.close()
+
+    async with await asyncio.start_server(refuse, "127.0.0.1", 0) as listening:
+        port = listening.sockets[0].getsockname()[1]
+        with pytest.raises(BusUnavailableError, match="maximum connections exceeded"):
+            await connect(Settings(url=f"nats://127.0.0.1:{port}"), name="test", wait=0.3)
 
 
 async def test_a_cancelled_wait_for_the_end_of_a_connection_does_not_cancel_another() -> None:
