@@ -108,7 +108,7 @@ async def connect(
 
 
 class JetStreamBus:
-    """One connection to a NATS server or cluster. Call `connect` to make a bus."""
+    """One connection to a NATS server or cluster. `connect` makes a bus and opens it."""
 
     def __init__(
         self,
@@ -164,7 +164,7 @@ class JetStreamBus:
         self._forwarder = Forwarder(self, settings.namespace, alive, self._claim_check.resolve)
 
     async def open(self, wait: float | None) -> None:
-        """Connect for the first time. Only `connect` calls this method."""
+        """Connect for the first time, as described at `connect`."""
         await self._connection.open(wait)
         if self._settings.trace_broker and self._observer is not None:
             self._writer.hops = self.new_inbox()

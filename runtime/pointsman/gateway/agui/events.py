@@ -83,7 +83,6 @@ class RunEvents:
             "workflow_id": workflow, "team": team, "status": "running", "tasks": self._tasks,
         }  # fmt: skip
         self._open: dict[str, str] = {}  # the subagent of the open attempt, by task
-        self._agents: dict[str, str] = {}  # the agent of the newest attempt, by task
         self._texts: dict[str, str] = {}  # the text of an open message, by subagent
         self._tools = 0
 
@@ -142,10 +141,9 @@ class RunEvents:
             The events.
         """
         subagent = f"{item.task_id}-{item.attempt}"
-        if (self._open.get(item.task_id), self._agents.get(item.task_id)) != (
-            subagent,
-            item.agent,
-        ):  # the attempt has ended, or its entry has not arrived yet, so no open subagent can have the item
+        # The attempt has ended, or its entry has not arrived yet, so no open subagent can have the item. Or an agent
+        # reports about the attempt of another agent.
+        if self._open.get(item.task_id) != subagent or self._tasks[item.task_id]["agent"] != item.agent:
             return
         if isinstance(item, Delta):
             if subagent not in self._texts:
@@ -200,7 +198,6 @@ class RunEvents:
     def _begin(self, entry: TaskDispatched) -> Iterator[BaseEvent]:
         subagent = f"{entry.task_id}-{entry.attempt}"
         self._open[entry.task_id] = subagent
-        self._agents[entry.task_id] = entry.agent
         yield SubagentStartedEvent(subagent_run_id=subagent, name=entry.agent, description=entry.task_id)
         yield StepStartedEvent(step_name=subagent, subagent_run_id=subagent)
         yield self._set(entry.task_id, agent=entry.agent, status="running")
