@@ -65,7 +65,7 @@ async def say(page: Page, text: str) -> None:
 async def test_a_turn_shows_tools_and_text_while_they_come_and_keeps_files(
     browser: Browser, settings: Settings, tmp_path: Path
 ) -> None:
-    found, first, second = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    found, first, second, third = (asyncio.Event() for _ in range(4))
     histories: list[list[str]] = []
 
     async with bus_of(settings) as bus:
@@ -87,7 +87,9 @@ async def test_a_turn_shows_tools_and_text_while_they_come_and_keeps_files(
             await first.wait()
             await write(bus, client, context, "synthesizer", "You were ")
             await second.wait()
+            await write(bus, client, context, "finder", "not by the synthesizer, ")
             await write(bus, client, context, "synthesizer", "charged twice")
+            await third.wait()
             return Synthesis(answer="You were charged twice.")
 
         members = [planner_of({"id": "find", "agent": "finder", "intent": "find the charges"}), find, writer]
@@ -117,6 +119,8 @@ async def test_a_turn_shows_tools_and_text_while_they_come_and_keeps_files(
             answer = turn.get_by_label("Answer").locator(".text")
             await expect(answer).to_have_text("You were ")
             second.set()
+            await expect(answer).to_have_text("You were charged twice")
+            third.set()
             await expect(answer).to_have_text("You were charged twice.")
             await expect(turn.locator(".status").first).to_have_text("Completed")
             await expect(page.get_by_role("status").filter(has_text="Completed. You were")).to_have_count(1)

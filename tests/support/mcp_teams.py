@@ -21,6 +21,8 @@ from pointsman_schemas.team import Limits, RetryPolicy, Team
 
 __all__ = ["AGENTS", "SUITE_TEAMS", "TEAMS"]
 
+MIN_WORK_S = 0.0  # seconds of work of `computer` and `failer`; the official suite sets a longer time
+
 
 class Greeting(BaseModel):
     """The name of a person."""
@@ -58,9 +60,6 @@ class Name(BaseModel):
     """The name of a person, as an answer."""
 
     name: str
-
-
-MIN_WORK_S = 0.0  # seconds of work of `computer` and `failer`; the official suite sets a longer time
 
 
 @agent(name="greeter", description="Greets a person")

@@ -35,14 +35,15 @@ def main() -> int:
     Returns:
         The exit code. If the packages cannot be installed, the code is 0; in CI, `POINTSMAN_NEEDS_NPM` makes it 1.
     """
-    if sys.argv[1:] == ["typescript"]:
-        return typescript.run()
+    generates = sys.argv[1:] == ["typescript"]
     try:
-        environment = install()
+        environment = install(typescript.MANIFESTS, typescript.PACKAGES) if generates else install()
     except InstallError as error:
         required = bool(os.environ.get("POINTSMAN_NEEDS_NPM"))
         sys.stdout.write(f"{'FAILED' if required else 'SKIPPED, nothing was tested'}: {error}\n")
         return int(required)
+    if generates:
+        return int(typescript.run(environment))
     logs.configure(Settings(log_level="error"))  # the suites make attempts fail on purpose
     return 1 if asyncio.run(_run(sys.argv[1:] or [*_SUITES], environment)) else 0
 

@@ -3,41 +3,37 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from support.conformance.npm import HERE, InstallError, install
+from support.conformance.npm import HERE
 
-__all__ = ["run"]
+__all__ = ["MANIFESTS", "PACKAGES", "run"]
 
-_MANIFESTS = HERE / "typescript"
-_PACKAGES = Path(".venv/typescript")
+MANIFESTS = HERE / "typescript"
+PACKAGES = Path(".venv/typescript")
 _ROOT = Path(__file__).parents[3]
 _TIMEOUT_S = 300.0
 _UNNAMED = re.compile(r"\b(?:Anonymous|NoName)\w*")
 _OPTIONS = {"strict": True, "noEmit": True, "target": "es2022", "module": "nodenext", "skipLibCheck": True}
 
 
-def run() -> int:
+def run(environment: Mapping[str, str]) -> bool:
     """Generate and compile the types.
 
+    Args:
+        environment: The environment with the packages of `MANIFESTS`.
+
     Returns:
-        The exit code. If the packages cannot be installed, the code is 0; in CI, `POINTSMAN_NEEDS_NPM` makes it 1.
+        True if a type has no name, or the types do not compile.
     """
-    try:
-        environment = install(_MANIFESTS, _PACKAGES)
-    except InstallError as error:
-        required = bool(os.environ.get("POINTSMAN_NEEDS_NPM"))
-        sys.stdout.write(f"{'FAILED' if required else 'SKIPPED, nothing was tested'}: {error}\n")
-        return int(required)
-    script = shutil.copy(_MANIFESTS / "generate.mjs", _PACKAGES)  # Node looks for packages beside the script
+    script = shutil.copy(MANIFESTS / "generate.mjs", PACKAGES)  # Node looks for packages beside the script
     with tempfile.TemporaryDirectory() as folder:
         types = Path(folder)
         subprocess.run(["node", script, str(_ROOT), folder], env=environment, check=True, timeout=_TIMEOUT_S)
@@ -47,7 +43,7 @@ def run() -> int:
         compiled = subprocess.run(["tsc", "-p", folder], env=environment, check=False, timeout=_TIMEOUT_S).returncode
         number = len(list(types.glob("*.ts"))) - 1
     sys.stdout.write(f"TypeScript: {number} generated files, types without a name: {', '.join(unnamed) or 'none'}\n")
-    return 1 if unnamed or compiled else 0
+    return bool(unnamed or compiled)
 
 
 def _recorded_values() -> Iterator[str]:
