@@ -82,11 +82,11 @@ async def acknowledge(bus: JetStreamBus) -> None:
     await consumer.take(1)
 
 
-async def listen(bus: JetStreamBus) -> None:
+async def listen(bus: JetStreamBus, subject: str = "own.event.>") -> None:
     async def heard(message: StoredMessage) -> None:
         """Do nothing."""
 
-    await bus.listen("own.event.>", heard)
+    await bus.listen(subject, heard)
 
 
 async def receive(bus: JetStreamBus) -> None:
@@ -167,20 +167,28 @@ async def test_a_refused_service_is_reported_once_and_ends_nothing(tmp_path: Pat
 # Limits
 
 
-@pytest.mark.parametrize("limit", [1, 2])
-async def test_a_limit_of_subscriptions_ends_the_call_that_exceeds_it(limit: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("limit", [1, 2, 3])  # the connection has one subscription, for its replies
+async def test_a_limit_of_subscriptions_ends_each_call_that_exceeds_it(limit: int, tmp_path: Path) -> None:
     async with configured_server(tmp_path, f"max_subscriptions: {limit}") as port:
         bus = await connect(Settings(url=f"nats://127.0.0.1:{port}", namespace="own"), name="test", wait=TIMEOUT_S)
         await bus.set_up()
+        calls = *(listen(bus, f"own.event.{number}.>") for number in range(3)), take(bus)
 
-        with capture_logs() as lines, pytest.raises(PermissionDeniedError, match="maximum subscriptions exceeded"):
-            await asyncio.wait_for(asyncio.gather(listen(bus), take(bus)), AT_ONCE)
+        with capture_logs() as lines:
+            ends = await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), AT_ONCE)
 
         assert bus.connected
         assert await bus.last("log", "own.log.team.w") is None
         await bus.close()
 
-    assert [line["event"] for line in lines if line["log_level"] == "error"] == ["permission_denied"]
+    refused = [end for end in ends if end is not None]
+    assert len(refused) == len(calls) - (limit - 1)
+    for end in refused:
+        assert isinstance(end, PermissionDeniedError)
+        assert "maximum subscriptions exceeded" in str(end)
+    errors = [line for line in lines if line["log_level"] == "error"]
+    assert [line["event"] for line in errors] == ["permission_denied"] * len(refused)
+    assert len({line["subject"] for line in errors}) == len(refused)
 
 
 async def test_a_limit_of_connections_is_not_reported_as_an_absent_broker(tmp_path: Path) -> None:

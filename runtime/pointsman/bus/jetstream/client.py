@@ -173,6 +173,15 @@ class NatsClient(Client):
             if refusal.operation == "subscribe" and sid in self._subs and self._subs[sid].subject == refusal.subject:
                 inbox.refused = error
 
+    def _newest_accepted(self) -> int:
+        """Return the id of the newest subscription that the server did not refuse, or 0.
+
+        An error about the limit of subscriptions names no subscription, and the server sends one error for each
+        subscription above the limit.
+        """
+        refused = {sid for sid, inbox in self._inboxes.items() if inbox.refused is not None}
+        return max(self._subs.keys() - refused, default=0)
+
     def unsubscribe(self, subscription: Subscription) -> None:
         self._callbacks.pop(subscription._id, None)
         self._inboxes.pop(subscription._id, None)
@@ -427,8 +436,8 @@ class NatsClient(Client):
         # Read the buffer, because nats-py passes `err_msg` in lower case.
         said = sent[1].decode("utf-8", "replace") if sent else err_msg.strip("'")
         refusal = Refusal.read(said)
-        if _SUBSCRIPTIONS_EXCEEDED in said.lower() and self._subs:  # only the newest is refused
-            refusal = Refusal("subscribe", self._subs[max(self._subs)].subject, said)
+        if _SUBSCRIPTIONS_EXCEEDED in said.lower() and (sid := self._newest_accepted()):
+            refusal = Refusal("subscribe", self._subs[sid].subject, said)
         if refusal is not None:
             self.on_refusal(refusal)
             return
