@@ -91,8 +91,11 @@ async def results(client: httpx2.AsyncClient, path: str, **query: int) -> list[d
 async def test_each_row_of_a_batch_is_a_request_and_has_a_result(client: httpx2.AsyncClient, desk: Desk) -> None:
     body = {"team": "desk", "inputs": [*(f"row {number}" for number in range(1, 12)), "fail"], "concurrency": 3}
     key = {"idempotency-key": "monday"}
+    desk.gate.clear()
     created = await client.post("/v1/batches", json=body, headers=key)
     path = created.headers["location"]
+    await until(lambda: desk.running == 3)
+    desk.gate.set()
     batch = await ended(client, path)
     again = await client.post("/v1/batches", json=body, headers=key)
     other = await client.post("/v1/batches", json={**body, "concurrency": 4}, headers=key)
