@@ -1,11 +1,13 @@
-"""The number of function calls that telemetry adds to a workflow. A count is the same on every machine."""
+"""The number of function calls that telemetry makes for a workflow. Every machine counts the same number."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
+from pathlib import Path
 from typing import Any, cast
 
+import opentelemetry
 import pytest
 from support import factory
 from support.calls import counting
@@ -26,11 +28,11 @@ _TASKS: list[dict[str, Any]] = [
 ]
 _AGENTS = [planner_of(*_TASKS), echo("a"), echo("b"), synthesizer]
 _WARM_UP, _COUNTED = 5, 4  # workflows
-_ROUNDS = 6
 _NO_COLLECTOR = "http://127.0.0.1:9"
-_WITH, _AWAY = 1.25, 1.17
-"""Limits of the ratio of calls with telemetry to calls without: with a collector, and with an unavailable collector.
-Measured: 1.16 and 1.10."""
+_PLACES = tuple(str(Path(each)) for each in (*telemetry.__path__, *opentelemetry.__path__))
+_WITHOUT, _WITH, _AWAY = 600, 2_150, 1_550
+"""Limits of the calls for a workflow without a collector, with a collector, and with an unavailable collector.
+Measured: 553, 2,060 and 1,460, of 17,000 calls in all."""
 
 
 @pytest.mark.timeout(120)
@@ -53,15 +55,13 @@ async def test_telemetry_adds_few_calls_and_fewer_while_its_collector_is_away(
     finally:
         await exporting.shutdown(0.1)
 
-    assert with_it / without < _WITH
-    assert away / without < _AWAY
+    assert without < _WITHOUT
+    assert with_it < _WITH
+    assert away < _AWAY
 
 
 async def _calls(settings: Settings) -> float:
-    """Return the number of function calls for one workflow in all processes except the caller.
-
-    Timers add calls every second, so the result is the smallest number of all rounds, even on a busy machine.
-    """
+    """Return the number of function calls that telemetry makes for one workflow, in all processes and in the caller."""
     async with _running(settings) as caller, aclosing(_outcomes(caller, settings)) as outcomes:
 
         async def play(count: int) -> None:
@@ -71,12 +71,9 @@ async def _calls(settings: Settings) -> float:
                 assert b'"status":"completed"' in await anext(outcomes)
 
         await play(_WARM_UP)
-        rounds = []
-        for _ in range(_ROUNDS):
-            with counting() as counted:
-                await play(_COUNTED)
-            rounds.append(counted[0] / _COUNTED)
-    return min(rounds)
+        with counting(_PLACES) as counted:
+            await play(_COUNTED)
+    return counted[0] / _COUNTED
 
 
 async def _outcomes(caller: JetStreamBus, settings: Settings) -> AsyncGenerator[bytes, None]:
