@@ -33,7 +33,20 @@ PANELS = json.loads((ROOT / "deploy" / "grafana" / "pointsman.json").read_text()
 RULES = yaml.safe_load((ROOT / "deploy" / "prometheus" / "alerts.yml").read_text())["groups"][0]["rules"]
 QUERIES = [(panel["title"], target["expr"]) for panel in PANELS for target in panel["targets"]]
 QUERIES += [(rule["alert"], rule["expr"]) for rule in RULES]
-FUNCTIONS = {"sum", "max", "rate", "increase", "histogram_quantile", "by", "unless", "or", "on", "le"}
+FUNCTIONS = {
+    "and",
+    "by",
+    "count_over_time",
+    "histogram_quantile",
+    "increase",
+    "le",
+    "max",
+    "on",
+    "or",
+    "rate",
+    "sum",
+    "unless",
+}
 TEAM = Team(name="crew", limits=Limits(deadline=30), retry=RetryPolicy(attempts=1))
 
 
