@@ -57,11 +57,11 @@ EVENTS: tuple[type[Event], ...] = (
     ScheduleRecord,
     Audit,
 )
-"""All events, in the order in which they occur in a workflow. The last events do not belong to a workflow."""
+"""All events, in the order in which they occur in a workflow. The last five events do not belong to a workflow."""
 
-_CONTRACT_VERSION = "1.0.0"  # the major number changes with an event's version, the minor number with additions
+_CONTRACT_VERSION = "1.0.0"  # a new version of an event raises the major number, an addition raises the minor number
 _ATTEMPT = 1_000_000_007  # stands for {attempt} in an address, because the builders need a number
-_SUBJECTS = Subjects("_namespace_")  # builds addresses: `_name_` becomes `{name}`
+_SUBJECTS = Subjects("_namespace_")  # builds subjects with parts such as `_team_`, which `_address` writes as `{team}`
 
 _PARAMETERS = {
     "namespace": "The tenant; `pointsman` unless configured.",
@@ -95,7 +95,7 @@ class _Channel:
         events: The events on the subject.
         senders: Pairs of peer and purpose.
         receivers: Pairs of peer and purpose.
-        consumer: The durable consumer that the receivers share.
+        consumer: The durable consumer that the receivers share; None if they share no consumer.
         consumes: The filter of the consumer, if it differs from the address.
     """
 
@@ -129,8 +129,8 @@ _CHANNELS = (
         "WORK",
         "One attempt at one task, for one agent. Each attempt has its own subject, so a "
         "handoff that is sent twice is stored once. In a namespace with POINTSMAN_UNSYNCED_HANDOFFS the "
-        "stream is {NAMESPACE}_HANDOFFS. A handoff with the header `pointsman-resent` may have a result "
-        "already, so look for the result first. If the result of a task is no longer needed, a cancellation "
+        "stream is {NAMESPACE}_HANDOFFS. A handoff with the header `pointsman-resent` might already have a "
+        "result, so look for the result first. If the result of a task is no longer needed, a cancellation "
         "replaces the handoff of the task. Acknowledge the cancellation.",
         (Handoff, Cancellation),
         (("supervisor", "Send a task to an agent."),),
@@ -154,7 +154,7 @@ _CHANNELS = (
         _SUBJECTS.result("_team_", "_agent_", "_workflow_", "_task_", _ATTEMPT, "_token_"),
         "RESULTS",
         "The result of one attempt. The subject is the handoff's `return_to`. Publish with "
-        "`Nats-Expected-Last-Subject-Sequence: 0`: the first result counts.",
+        "`Nats-Expected-Last-Subject-Sequence: 0`, so that only the first result is stored.",
         (Result,),
         (("agent", "Publish the result of the attempt."),),
         (("supervisor", "Accept the result if its attempt is the current one."),),
@@ -211,7 +211,7 @@ _CHANNELS = (
         _SUBJECTS.retry("_team_", "_workflow_", "_name_"),
         "WORK",
         "The delayed handoff of a retry, as a scheduled message of JetStream in the stream of "
-        "handoffs. An empty message on the same subject ends the schedule.",
+        "handoffs. An empty message on the same subject cancels the delayed handoff.",
         (Handoff,),
         (("supervisor", "Schedule a handoff."),),
         (),
@@ -220,7 +220,7 @@ _CHANNELS = (
         "logs",
         _SUBJECTS.log("_team_", "_workflow_"),
         "LOG",
-        "A workflow's log, which is its state. Each commit is a compare-and-set on the subject's last sequence.",
+        "A workflow's log, which is its state. Each commit is stored by compare-and-set.",
         (Commit,),
         (("supervisor", "Store a decision."),),
         (("reader", "Read the state of a workflow, or follow it."),),
@@ -266,8 +266,8 @@ _CHANNELS = (
         "questions",
         _SUBJECTS.question("_team_", "_workflow_", "_id_"),
         "LOG",
-        "A question to a person. The question is open until a control event answers the "
-        "question or the question expires.",
+        "A question to a person. The question is open until a control event answers the question, or until the "
+        "question expires.",
         (Question,),
         (("supervisor", "Ask a person."),),
         (

@@ -18,7 +18,7 @@ _SHOWN_DIGEST_CHARS = 8
 
 
 class Role(StrEnum):
-    """The role of a task. All roles except `work` belong to the orchestration, so plans may not use these roles."""
+    """The role of a task. The tasks of a plan have the role `work`. Tasks with the other roles serve the supervisor."""
 
     WORK = "work"
     PLAN = "plan"
@@ -53,7 +53,7 @@ class AgentCard(Frozen):
     )
     description: str = Field(description="The tasks that the agent can do, in one or two sentences.")
     role: Role = Field(default=Role.WORK, description="The role of the tasks that the agent accepts.")
-    skills: tuple[str, ...] = Field(default=(), description="Skills by which plans may address the agent.")
+    skills: tuple[str, ...] = Field(default=(), description="Skills that a plan can name instead of the agent.")
     intents: tuple[str, ...] = Field(default=(), description="Names of the intents that the agent serves.")
     examples: tuple[str, ...] = Field(default=(), description="Example requests.")
     input_schema: JsonSchema = Field(default={}, description="JSON Schema of the input.")
@@ -63,13 +63,14 @@ class AgentCard(Frozen):
         default=None, description="The agent that receives a task after all attempts of this agent have failed."
     )
     concurrency: int = Field(
-        default=8, ge=1, le=10_000, description="Number of tasks that one instance runs at the same time."
+        default=8, ge=1, le=10_000, description="Largest number of tasks that one instance runs at the same time."
     )
     max_in_flight: int = Field(
         default=1_000,
         ge=1,
         le=100_000,
-        description="Number of tasks that all instances together run at the same time. The broker enforces this limit.",
+        description="Largest number of tasks that all instances together run at the same time. The broker enforces "
+        "this limit.",
     )
     timeout: float = Field(default=120.0, gt=0, description="Time limit of one attempt, in seconds.")
     team: bool = Field(default=False, description="True if the agent is a team, which starts a workflow for each task.")
@@ -85,7 +86,7 @@ class AgentCard(Frozen):
     orphaned_handlers: int = Field(
         default=0,
         ge=0,
-        description="Number of threads and handlers of the instance that were cancelled but have not stopped.",
+        description="Number of threads and handlers of the instance that were cancelled but still run.",
     )
 
     @model_validator(mode="after")
@@ -99,7 +100,7 @@ class AgentCard(Frozen):
 
     @property
     def revision(self) -> str:
-        """Version and digest of the code, such as `1.0.0+3f9ac1d2`. Different revisions are different agents."""
+        """Version and digest of the code, such as `1.0.0+3f9ac1d2`. Instances with equal revisions run equal code."""
         if not self.digest:
             return self.version
         return f"{self.version}{'.' if '+' in self.version else '+'}{self.digest[:_SHOWN_DIGEST_CHARS]}"

@@ -16,9 +16,9 @@ __all__ = ["DATAREF_HEADER", "MAX_BODY_BYTES", "Claim"]
 
 DATAREF_HEADER = "ce-dataref"
 MAX_BODY_BYTES = 8_388_608
-"""Default size of the largest event, in bytes: eight times the broker's default for a message.
+"""Default limit of the size of an event, in bytes: eight times the broker's default limit for a message.
 
-The limit is not higher, so that the memory of a process has room for a hundred such events.
+The limit is not higher, so that the memory of a process has room for a hundred events of this size.
 """
 
 _REFERENCE_PATTERN = re.compile(

@@ -120,7 +120,8 @@ def encode(envelope: Envelope) -> dict[str, str]:
     for name, value in envelope.extensions.items():
         headers[f"ce-{name}"] = value
     every = "".join(headers.values())
-    if not every.isascii() or every.encode().translate(None, _SAFE_BYTES):  # rare, so the usual case needs one check
+    # Few events have a value that must be encoded. So one check of all values together saves time.
+    if not every.isascii() or every.encode().translate(None, _SAFE_BYTES):
         headers = {name: _percent_encode(value) for name, value in headers.items()}
     if envelope.traceparent is not None and envelope.tracestate:
         headers["tracestate"] = _is_printable(envelope.tracestate)
@@ -198,7 +199,7 @@ def decode(headers: Mapping[str, str] | None, body: bytes) -> tuple[Envelope | N
     return _envelope(attributes, lower), body
 
 
-@lru_cache(256)  # a cache saves time, because all events of one type have equal names
+@lru_cache(256)  # a cache saves time, because all events of one type have the same header names
 def _lower_case_names(names: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(name.lower() for name in names)
 

@@ -43,7 +43,7 @@ class UndecodableEventError(ContractError):
 
 
 class BodyLostError(ContractError):
-    """The body of the event is missing in the object store, or differs from the stored body."""
+    """The body of an event, or a file, is missing in the object store or is damaged."""
 
     kind = "body_lost"
 

@@ -61,8 +61,8 @@ __all__ = [
 ]
 
 MAX_DEADLINE_S = 315_360_000
-"""Longest time limit of a workflow or an attempt, in seconds: ten years of 365 days. The time is limited, because a
-deadline after the year 9999 cannot be represented."""
+"""Longest time limit that a workflow or an attempt may have, in seconds: ten years of 365 days. Without this bound, a
+deadline could be after the year 9999, which a `datetime` cannot represent."""
 MAX_RETRY_AFTER_S = 86_400
 """Upper limit of `retry_after`, in seconds: one day."""
 
@@ -91,8 +91,8 @@ class Event(Options):
 
     Attributes:
         event_type: The CloudEvents type, with its version.
-        max_depth: Deepest nesting that a reader accepts. The default is the limit of the JSON parser. An event whose
-            data becomes a part of other events has a lower limit, because these events are nested deeper.
+        max_depth: Deepest nesting that a reader accepts. The default is the limit of the JSON parser. If the data of an
+            event becomes a part of other events, the limit is lower, because the data is nested deeper there.
     """
 
     model_config = ConfigDict(frozen=True, defer_build=True, allow_inf_nan=False)
@@ -119,8 +119,8 @@ class Usage(Part):
     """Usage of model calls."""
 
     calls: int = Field(default=0, ge=0, description="Number of model calls.")
-    input_tokens: int = Field(default=0, ge=0, description="Tokens of the prompts.")
-    output_tokens: int = Field(default=0, ge=0, description="Tokens of the answers.")
+    input_tokens: int = Field(default=0, ge=0, description="Number of tokens of the prompts.")
+    output_tokens: int = Field(default=0, ge=0, description="Number of tokens of the answers.")
     cost: float = Field(default=0.0, ge=0, description="Cost in US dollars; 0 for models without a known price.")
 
     def __add__(self, other: Usage) -> Usage:
@@ -158,25 +158,27 @@ class PlanUsage(Part):
 
 
 class Budget(Part):
-    """Upper limits of usage; None means unlimited. The limits in a handoff are the share of the attempt."""
+    """Upper limits of usage; None means unlimited. The budget in a handoff limits the usage of one attempt."""
 
-    calls: Annotated[int, Field(strict=True, ge=0)] | None = Field(default=None, description="Model calls.")
+    calls: Annotated[int, Field(strict=True, ge=0)] | None = Field(
+        default=None, description="Largest number of model calls."
+    )
     tokens: Annotated[int, Field(strict=True, ge=0)] | None = Field(
-        default=None, description="Tokens of prompts and answers."
+        default=None, description="Largest number of tokens of prompts and answers together."
     )
     cost: Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)] | None = Field(
-        default=None, description="Cost in US dollars."
+        default=None, description="Largest cost in US dollars."
     )
     tasks: Annotated[int, Field(strict=True, ge=0)] | None = Field(
-        default=None, description="Tasks of a team and of all teams below it."
+        default=None, description="Largest number of tasks of a team and of all teams below it together."
     )
     replans: Annotated[int, Field(strict=True, ge=0)] | None = Field(
-        default=None, description="Re-plans of a team and of all teams below it."
+        default=None, description="Largest number of re-plans of a team and of all teams below it together."
     )
 
 
 class ErrorKind(StrEnum):
-    """Kinds of failed attempts. On the wire, the field is text, so agents in other languages may use other kinds."""
+    """Kinds of errors of attempts. On the wire, the kind is any text, so other agents can use further kinds."""
 
     HANDLER = "handler_error"
     INVALID_INPUT = "invalid_input"
@@ -212,7 +214,7 @@ class AttemptError(Part):
         default="",
         description="The text of the exception that caused the error. Only operators receive this text.",
     )
-    retryable: bool = Field(default=False, description="True if another attempt may succeed.")
+    retryable: bool = Field(default=False, description="True if another attempt might succeed.")
     retry_after: Annotated[float, Field(ge=0, le=MAX_RETRY_AFTER_S)] | None = Field(
         default=None, description="Seconds to wait before the next attempt, as requested by a provider or an agent."
     )
@@ -249,7 +251,7 @@ class Request(Event):
 
     input: RequestInput = Field(
         description="The request: a text, or an object for teams that expect fields. A team with a fixed "
-        "plan reads the inputs of its tasks from the field `inputs` of an object, by task id."
+        "plan reads the inputs of its tasks, by task id, from the field `inputs` of the object."
     )
     deadline: Annotated[float, Field(strict=True, ge=0.001, le=MAX_DEADLINE_S)] | None = Field(
         default=None,
@@ -315,8 +317,8 @@ class QuestionRequest(Part):
     text: str = Field(default="", max_length=MAX_QUESTION_CHARS, description="For information: the question.")
     input_schema: dict[str, JsonValue] | None = Field(
         default=None,
-        description="JSON Schema of the answer, or of the arguments with which a person may replace the "
-        "call's arguments.",
+        description="For information: JSON Schema of the answer. For a tool call: JSON Schema of the arguments that "
+        "a person can give instead of the call's arguments.",
     )
     timeout: Annotated[float, Field(ge=0.001, le=MAX_DEADLINE_S)] | None = Field(
         default=None,
@@ -343,22 +345,22 @@ class Answer(Part):
         "the person changed the arguments.",
     )
     reason: str = Field(default="", description="The person's reason.")
-    by: str = Field(default="", description="The actor, which is the broker's user who answered.")
+    by: str = Field(default="", description="The name of the user at the broker who answered.")
 
 
 class PastTurn(Part):
     """An earlier turn of a thread."""
 
     number: int = Field(ge=1, description="The number of the turn in its thread.")
-    request: str = Field(description="The request; the beginning of a long request.")
-    answer: str = Field(default="", description="The answer; the beginning of a long answer.")
+    request: str = Field(description="The request. A long request is cut after its beginning.")
+    answer: str = Field(default="", description="The answer. A long answer is cut after its beginning.")
     status: str = Field(default="completed", description="The status of the outcome.")
 
 
 class History(Part):
     """The earlier turns of a thread, in the form for agents."""
 
-    summary: str = Field(default="", description="A summary of the turns before `turns`.")
+    summary: str = Field(default="", description="A summary of turns that are older than `turns`.")
     turns: tuple[PastTurn, ...] = Field(default=(), description="The newest turns, in order.")
     left_out: int = Field(
         default=0, ge=0, description="Number of turns that are missing in both `turns` and `summary`."
@@ -370,7 +372,7 @@ class UserMessage(Part):
 
     number: int = Field(ge=1, description="The number of the message in its workflow, from 1.")
     text: str = Field(max_length=MAX_MESSAGE_CHARS, description="The message.")
-    by: str = Field(default="", description="The actor, which is the broker's user who sent the message.")
+    by: str = Field(default="", description="The name of the user at the broker who sent the message.")
     at: AwareDatetime = Field(description="Time at which the workflow recorded the message.")
 
 
@@ -401,13 +403,13 @@ class Handoff(Event):
     input: JsonValue = Field(default=None, description="The input of the task.")
     context: tuple[TaskReport, ...] = Field(default=(), description="Results of the tasks on which this task depends.")
     files: tuple[File, ...] = Field(
-        default=(), exclude_if=not_, description="Files of the request. The results in `context` may have more files."
+        default=(), exclude_if=not_, description="Files of the request. Results in `context` can also have files."
     )
     return_to: str = Field(description="The subject on which the agent publishes its result.")
     deadline: AwareDatetime = Field(description="Time from which the result is not accepted any more.")
     idempotency_key: str = Field(description="An idempotency key for side effects, equal for all attempts at the task.")
     budget: Budget | None = Field(default=None, description="The budget of this attempt.")
-    feedback: str = Field(default="", description="The reason for which the output of the last attempt was rejected.")
+    feedback: str = Field(default="", description="The reason why the output of the last attempt was rejected.")
     depth: int = Field(default=0, ge=0, description="Number of teams above the team that sends the handoff.")
     event: str = Field(
         default="",
@@ -457,11 +459,11 @@ class Result(Event):
         default=None, description="The agent's confidence in its output, from 0 to 1."
     )
     replan_hint: str | None = Field(default=None, description="A request for a new plan, with the reason.")
-    gaps: tuple[Gap, ...] = Field(default=(), description="Gaps in the output of a team.")
+    gaps: tuple[Gap, ...] = Field(default=(), description="Gaps in the output, if the agent is a team.")
     plan_usage: PlanUsage | None = Field(
         default=None,
-        description="Tasks and re-plans that a team has used. If the field is missing, the whole budget of "
-        "the team counts as used.",
+        description="Tasks and re-plans that the agent has used, if the agent is a team. If the field is missing in "
+        "the result of a team, the whole budget of the team counts as used.",
     )
     events: tuple[EmittedEvent, ...] = Field(default=(), description="Domain events that the agent emitted.")
     files: tuple[File, ...] = Field(
@@ -470,8 +472,8 @@ class Result(Event):
     questions: tuple[QuestionRequest, ...] = Field(
         default=(),
         max_length=MAX_QUESTIONS_AT_ONCE,
-        description="Questions to a person. The attempt has failed with `needs_answer`. The task is "
-        "dispatched again when all questions have an answer.",
+        description="Questions to a person. An attempt with questions has failed with `needs_answer`. When all "
+        "questions have an answer, the task is dispatched again.",
     )
     messages_read: int = Field(
         default=0,
@@ -519,7 +521,7 @@ class Step(Event):
     calls: tuple[StepToolCall, ...] = Field(default=(), description="Tool calls of an answer.")
     data: JsonValue = Field(default=None, description="The structured output of an answer, or the result of a tool.")
     is_error: bool = Field(default=False, description="True if the tool failed.")
-    finish: str = Field(default="", description="The reason for which the model stopped.")
+    finish: str = Field(default="", description="The reason why the model stopped.")
     model: str = Field(default="", description="The model that answered.")
     provider_state: dict[str, JsonValue] | None = Field(
         default=None,
@@ -597,8 +599,8 @@ class Question(Event):
     input: JsonValue = Field(default=None, description="The task's input, the tool's arguments or the plan.")
     input_schema: dict[str, JsonValue] | None = Field(
         default=None,
-        description="JSON Schema of the answer, or of the arguments with which a person may replace the "
-        "call's arguments.",
+        description="For information: JSON Schema of the answer. For a tool call: JSON Schema of the arguments that "
+        "a person can give instead of the call's arguments.",
     )
     has_default: bool = Field(default=False, description="True if `default` is the answer when the question expires.")
     default: JsonValue = Field(default=None, description="The answer that is used if the question expires.")
@@ -619,7 +621,7 @@ class Cancellation(Event):
     """Tasks whose results are no longer needed.
 
     The event is broadcast on `{ns}.cancelled.{team}.{workflow}`. It also replaces each handoff of the tasks that no
-    agent has taken yet. Agents may stop work early, but correctness does not depend on this.
+    agent has taken yet. An agent that receives the event can stop early, but correctness does not depend on this.
     """
 
     event_type: ClassVar[str] = "io.pointsman.cancellation.v1"
@@ -644,8 +646,8 @@ class Timer(Event):
 class Progress(Event):
     """A report of an agent about a running attempt, stored beside the log and shown by `watch` and `trace`.
 
-    A `progress` report with the name `begun` comes from the worker, if the attempt has no result after half a second.
-    The attempt began at `started_at`.
+    If an attempt has no result after half a second, the worker itself sends a `progress` report with the name `begun`.
+    In this report, `started_at` is the start of the attempt.
     """
 
     event_type: ClassVar[str] = "io.pointsman.progress.v1"
@@ -669,9 +671,9 @@ class Progress(Event):
 class Delta(Event):
     """A piece of text that a model is writing, broadcast on `{ns}.delta.{team}.{workflow}.{agent}`.
 
-    A piece is not a result, because the call may fail and be repeated. Correctness does not depend on pieces. Once a
-    second, a piece repeats the whole text of the call. So a reader that was disconnected receives the missed pieces. A
-    reader inserts each piece at its `offset`.
+    A piece is not a result, because the call might fail and be repeated. Correctness does not depend on pieces. Once a
+    second, a piece repeats the whole text of the call. So a reader that was disconnected receives the text that it
+    missed. A reader inserts each piece at its `offset`.
     """
 
     event_type: ClassVar[str] = "io.pointsman.delta.v1"
@@ -684,8 +686,8 @@ class Delta(Event):
     call: str = Field(
         default="",
         max_length=64,
-        description="The id of the model call that writes the text. Each call writes its own text. The id "
-        "is empty if pieces are not repeated.",
+        description="The id of the model call that writes the text. Each call writes a text of its own. The id is "
+        "empty if no piece repeats the whole text.",
     )
     offset: int = Field(default=0, ge=0, description="Number of characters of the text before this piece.")
     text: str = Field(description="The piece of text.")
@@ -700,7 +702,7 @@ class TaskSummary(Part):
     intent: str = Field(description="The intent of the task.")
     status: str = Field(description="The final status of the task.")
     attempts: int = Field(description="Number of attempts.")
-    elapsed: float = Field(description="Seconds of all attempts together.")
+    elapsed: float = Field(description="Duration of all attempts together, in seconds.")
     usage: Usage = Field(default=Usage(), description="Usage of all attempts together.")
     reason: str = Field(
         default="",
@@ -798,5 +800,5 @@ class DeadLetter(Event):
     body: str = Field(description="The body of the original in base64.")
     truncated: bool = Field(default=False, description="True if `body` is only the beginning.")
     stream: str | None = Field(default=None, description="The stream of the original, if it was stored.")
-    sequence: int | None = Field(default=None, description="The sequence of the original in its stream.")
+    sequence: int | None = Field(default=None, description="The sequence number of the original in its stream.")
     at: AwareDatetime = Field(description="Time at which the dead letter was written.")

@@ -46,11 +46,11 @@ ITEM = "item"
 """The first name of a path into the item of a `for_each`."""
 
 MAX_EXPRESSION_CHARS = 1_000
-"""Longest expression in characters."""
+"""Largest length of an expression, in characters."""
 MAX_NESTING = 20
-"""Deepest nesting of parentheses and negations. The bound is necessary because the parser is recursive."""
+"""Largest depth of nested parentheses and negations. The depth is limited, because the parser is recursive."""
 
-_MAX_SHOWN_CHARS = 80  # characters of a rejected text in an error message
+_MAX_SHOWN_CHARS = 80  # number of characters of a rejected text that an error message shows
 
 Path: TypeAlias = tuple[str, ...]
 Lookup: TypeAlias = Callable[[Path], JsonValue]
@@ -185,11 +185,11 @@ def evaluate(condition: Condition, lookup: Lookup) -> bool:
 
     Args:
         condition: The condition.
-        lookup: Return the value at a path.
+        lookup: A function that returns the value at a path.
 
     Returns:
-        True if the condition is true. A single value counts as false if it is null, false, 0 or empty, otherwise as
-        true.
+        True if the condition is true. A value without a comparison is false if it is null, false, 0 or empty. Any other
+        value is true.
     """
     return _truth(_evaluate(condition.root, lookup))
 

@@ -15,7 +15,7 @@ from pointsman_schemas.ids import Token
 __all__ = ["MAX_FILE_BYTES", "MEDIA_TYPE_PATTERN", "SHARED_OWNER", "File", "FileName", "find_file_fault"]
 
 MAX_FILE_BYTES = 268_435_456
-"""Default size of the largest file that a process stores, in bytes."""
+"""Default limit of the size of a file that a process stores, in bytes."""
 
 MEDIA_TYPE_PATTERN = r"^[a-z0-9][a-z0-9!#$&^_.+-]{0,126}/[a-z0-9][a-z0-9!#$&^_.+-]{0,126}$"
 
@@ -29,7 +29,7 @@ def _plain_name(name: str) -> str:
 
 
 FileName = Annotated[str, StringConstraints(min_length=1, max_length=255), AfterValidator(_plain_name)]
-"""A file name without a folder. Any operating system accepts the name."""
+"""A file name without a folder. It has no slash, no control character and no character that reverses the text."""
 
 
 SHARED_OWNER = "shared"
@@ -37,7 +37,7 @@ SHARED_OWNER = "shared"
 
 
 class File(Frozen):
-    """A file in the object store. The object has the name of owner and digest, so equal contents are stored once."""
+    """A file in the object store. The object's name is owner and digest, so an owner's equal files are stored once."""
 
     name: FileName = Field(description="The name of the file, without a folder.")
     media_type: Annotated[str, StringConstraints(pattern=MEDIA_TYPE_PATTERN)] = Field(
@@ -59,7 +59,7 @@ class File(Frozen):
 
 
 def find_file_fault(files: Sequence[File], most: int, max_bytes: int, types: Sequence[str]) -> str:
-    """Find the first fault of files under the limits of a team.
+    """Check files against the limits of a team, and return the first fault.
 
     Args:
         files: The files.

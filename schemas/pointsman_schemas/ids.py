@@ -52,11 +52,11 @@ TEAM_SEPARATOR = "--"
 """The separator in the full name of a team's own agent, between the team and the name within the team."""
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _MAX_ROUND_DIGITS = 9
-_MAX_SHOWN_CHARS = 80  # characters of a rejected value in an error message
+_MAX_SHOWN_CHARS = 80  # number of characters of a rejected value that an error message shows
 
 MAX_CALLER_ID_CHARS = 256
-"""Longest id that a caller may choose, in characters. The length is limited, because every event of a workflow has the
-correlation id in a header, and the broker stores at most 65,535 bytes of headers."""
+"""Largest length of an id that a caller chooses, in characters. The length is limited, because every event of a
+workflow has the correlation id in a header, and the broker stores at most 65,535 bytes of headers."""
 
 Token: TypeAlias = Annotated[str, StringConstraints(pattern=TOKEN_PATTERN)]
 WorkflowId: TypeAlias = Token
@@ -90,7 +90,7 @@ def token(value: str, what: str) -> str:
 
 
 def caller_id(value: str, what: str) -> str:
-    """Return `value` if a caller may choose `value` as an id, such as a request id or a correlation id.
+    """Return `value` if it is valid as an id that a caller chooses, such as a request id or a correlation id.
 
     Args:
         value: The id.
@@ -182,7 +182,7 @@ def workflow_id_for(subject: str, request_id: str, source: str = "") -> Workflow
 
 
 def schedule_id_for(team: str, caller: str, name: str) -> Token:
-    """Compute the id of a schedule. In the subjects of commands and timers, this id replaces the workflow id.
+    """Compute the id of a schedule. The subjects of its commands and timers have this id in place of a workflow id.
 
     Args:
         team: The team.
@@ -197,7 +197,7 @@ def schedule_id_for(team: str, caller: str, name: str) -> Token:
 
 @lru_cache(maxsize=10_000)  # a cache, because a supervisor needs each token three times within 1 ms
 def attempt_token(secret: str, task: str, attempt: int) -> str:
-    """Compute the last token of a result's subject. Only a process that received the handoff has the token.
+    """Compute the last token of a result's subject. Except for the supervisor, only a process with the handoff has it.
 
     Args:
         secret: The secret of the workflow, from the first entry of its log.
@@ -313,14 +313,14 @@ def outcome_round(workflow: str, event_id: str) -> int:
         event_id: The id of the event.
 
     Returns:
-        The round; 1 for an id without a later round.
+        The round; 1 for an id without the number of a round.
     """
     number = event_id.removeprefix(f"{workflow}-outcome-")
     return int(number) if number != event_id and number.isdecimal() and len(number) <= _MAX_ROUND_DIGITS else 1
 
 
 def dead_letter_id(workflow: str, *parts: object) -> str:
-    """Compute the id of an event's dead letter. Equal arguments have equal ids, so only one dead letter is stored.
+    """Compute the id of an event's dead letter. Equal arguments give equal ids, so the event gets one dead letter.
 
     Args:
         workflow: The workflow of the event.

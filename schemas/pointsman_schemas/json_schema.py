@@ -17,7 +17,7 @@ from pointsman_schemas.strict_json import JsonValue
 __all__ = ["JsonSchema", "json_schema_problem"]
 
 _TYPES = ("array", "boolean", "integer", "null", "number", "object", "string")
-_MAX_SHOWN_CHARS = 80  # characters of a rejected value in an error message
+_MAX_SHOWN_CHARS = 80  # number of characters of a rejected value that an error message shows
 
 _Problems: TypeAlias = Iterator[tuple[str, str]]
 

@@ -1,7 +1,7 @@
-"""Define the entries of a workflow's log. The entries record past events, and their fold is the state of the workflow.
+"""Define the entries of a workflow's log. The state of the workflow is computed from its entries (a fold).
 
 One message on `{ns}.log.{team}.{workflow}` is one commit, with the entries that a supervisor decided together. Every
-entry contains its time. So the log folds to the same state at any time and in any process.
+entry contains its time. So the fold needs no clock, and gives the same state at any time and in any process.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class TraceOrigin(Part):
 
 
 class Parent(Part):
-    """The task of another team's workflow for which a workflow was started."""
+    """The task of another team for which a child workflow was started."""
 
     team: TeamName = Field(description="The other team.")
     workflow_id: WorkflowId = Field(description="The other team's workflow.")
@@ -113,7 +113,7 @@ class ThreadTurn(Part):
 
 
 class WorkflowStarted(Part):
-    """A request to the team was admitted. If `parent` is set, a handoff to the team was admitted.
+    """A request to the team was admitted. If `parent` is set, a handoff to the team was admitted instead.
 
     The entry stores strategy and limits. So a new version of the team does not change a running workflow.
     """
@@ -154,7 +154,7 @@ class WorkflowStarted(Part):
     judge: AgentName | None = Field(
         default=None, description="The agent that decides contradictions, if the team has one."
     )
-    deadline: AwareDatetime = Field(description="Latest time of the workflow's end.")
+    deadline: AwareDatetime = Field(description="Time at which the workflow ends at the latest.")
     budget: Budget | None = Field(default=None, description="Limits of the request or of the handoff.")
     reply_to: str | None = Field(default=None, description="A core NATS subject that receives a copy of the outcome.")
     trace: TraceOrigin = Field(description="The trace context.")
@@ -187,7 +187,8 @@ class TaskAdded(Part):
 class PlanAccepted(Part):
     """A valid plan was accepted, and its tasks became tasks of the workflow.
 
-    If a task names a `skill`, its agent is only a placeholder with that skill. The real agent is selected at dispatch.
+    If a task names a `skill`, the plan names some agent with that skill as a placeholder. The agent that receives the
+    task is selected at dispatch.
     """
 
     kind: Literal["plan_accepted"] = Field(default="plan_accepted", description="The kind of entry.")
@@ -222,7 +223,7 @@ class TaskDispatched(Part):
     )
     team: bool = Field(default=False, description="True if the agent is a team.")
     fallback_for: AgentName | None = Field(
-        default=None, description="The agent that this agent replaces, because the circuit of that agent is open."
+        default=None, description="The agent that `agent` replaces, because the circuit of the replaced agent is open."
     )
     budget: Budget | None = Field(
         default=None,
@@ -231,7 +232,7 @@ class TaskDispatched(Part):
 
 
 class TaskHeld(Part):
-    """No agent may receive the task, because the circuit of its agent is open, or no live agent has its skill."""
+    """No agent can receive the task now, because the circuit of its agent is open, or no live agent has its skill."""
 
     kind: Literal["task_held"] = Field(default="task_held", description="The kind of entry.")
     at: AwareDatetime = Field(description="Time of the entry.")
@@ -347,7 +348,7 @@ class TaskExpanded(Part):
 
 
 class ItemsGathered(Part):
-    """A task with `for_each` succeeded, because enough items did. The result is the list of the items' results."""
+    """A task with `for_each` succeeded, because enough items succeeded. Its result is the list of items' results."""
 
     kind: Literal["items_gathered"] = Field(default="items_gathered", description="The kind of entry.")
     at: AwareDatetime = Field(description="Time of the entry.")
@@ -367,8 +368,8 @@ class TaskSkipped(Part):
     reason: str = Field(description="The reason.")
     intended: bool = Field(
         default=False,
-        description="True if a false condition skipped the task or its dependency. Such a task is not a gap of the "
-        "answer.",
+        description="True if the task was skipped because of a false condition, of the task or of a dependency. Such a "
+        "task is not a gap of the answer.",
     )
 
 
@@ -382,7 +383,7 @@ class TaskAbandoned(Part):
     reason: str = Field(description="The reason, for people.")
     team: bool = Field(
         default=False,
-        description="True if the agent is, or may be, a team. Then the workflow of that team is cancelled, too.",
+        description="True if the agent is a team, or might be one. Then the workflow of that team is cancelled, too.",
     )
 
 
@@ -397,7 +398,7 @@ class TaskReopened(Part):
 
 
 class ResultIgnored(Part):
-    """A result was ignored, because the result was late, foreign, or the second result of its attempt."""
+    """A result was ignored, because it was late, repeated, or named another workflow, task or agent."""
 
     kind: Literal["result_ignored"] = Field(default="result_ignored", description="The kind of entry.")
     at: AwareDatetime = Field(description="Time of the entry.")
@@ -425,8 +426,8 @@ class QuestionAsked(Part):
     text: str = Field(default="", description="For information: the question.")
     input_schema: dict[str, JsonValue] | None = Field(
         default=None,
-        description="JSON Schema of the answer, or of the arguments with which a person may replace the "
-        "call's arguments.",
+        description="For information: JSON Schema of the answer. For a tool call: JSON Schema of the arguments that "
+        "a person can give instead of the call's arguments.",
     )
     has_default: bool = Field(default=False, description="True if `default` is the answer when the question expires.")
     default: JsonValue = Field(default=None, description="The answer that is used if the question expires.")
@@ -508,7 +509,7 @@ class WorkflowCancellation(Part):
 
 
 class WorkflowResumed(Part):
-    """A person resumed a workflow that ended as `failed` or `partial`. Its open tasks are done again.
+    """A person resumed a workflow that ended as `failed` or `partial`. The tasks in `tasks` are done again.
 
     The limits of the workflow apply to each round separately.
     """
@@ -521,8 +522,8 @@ class WorkflowResumed(Part):
         description="The tasks of the plan that are done again: failed, skipped and abandoned tasks, and tasks of "
         "teams whose result has gaps."
     )
-    deadline: AwareDatetime = Field(description="Latest time of the round's end.")
-    by: str = Field(default="", description="The name of the person.")
+    deadline: AwareDatetime = Field(description="Time at which the round ends at the latest.")
+    by: str = Field(default="", description="The actor, from the subject of the control event.")
     reason: str = Field(default="", description="The person's reason.")
 
 
@@ -575,17 +576,19 @@ Entry: TypeAlias = Annotated[
 
 
 class OpenCircuit(Part):
-    """The open circuit of an agent."""
+    """The open circuit of an agent. The agent receives no work, because several tasks in a row have failed there."""
 
     until: AwareDatetime = Field(description="Time before which the agent receives no work.")
-    probe: str = Field(default="", description="The attempt that tests the agent, if such an attempt was sent.")
+    probe: str = Field(default="", description="The one attempt that was sent to test the agent, if there is one.")
 
 
 class AgentLoad(Part):
     """The load of an agent."""
 
     queued: int = Field(description="Number of handoffs in the agent's queue and in progress.")
-    seconds: float | None = Field(default=None, description="Average seconds of the agent's recent attempts.")
+    seconds: float | None = Field(
+        default=None, description="Average duration of the agent's recent attempts, in seconds."
+    )
 
 
 class RecordedContext(Part):
@@ -593,8 +596,8 @@ class RecordedContext(Part):
 
     agents: tuple[dict[str, JsonValue], ...] | None = Field(
         default=None,
-        description="The cards of the live agents, without default values, prose and schemas; null if an "
-        "earlier commit has equal cards.",
+        description="The cards of the live agents, without default values, prose and schemas; null if the cards are "
+        "equal to the newest cards in earlier commits.",
     )
     circuits: dict[AgentName, OpenCircuit] | None = Field(default=None, description="All open circuits, by agent.")
     loads: dict[AgentName, AgentLoad] | None = Field(
@@ -613,12 +616,16 @@ class Commit(Event):
 
     number: int = Field(description="The number of the commit in its workflow, from 1.")
     entries: tuple[Entry, ...] = Field(description="The entries, in order.")
-    snapshot: JsonValue = Field(default=None, description="The whole state after the entries, in some commits.")
+    snapshot: JsonValue = Field(
+        default=None, description="The whole state after the entries. Only some commits have a snapshot."
+    )
     snapshot_sequence: int | None = Field(
-        default=None, description="Stream sequence of the newest earlier commit with a snapshot."
+        default=None, description="Sequence number, in the stream, of the newest earlier commit with a snapshot."
     )
     open_questions: tuple[Token, ...] = Field(
         default=(), description="Questions for which the workflow waits after the commit."
     )
     round: int = Field(default=1, ge=1, description="The round of the workflow after the commit, from 1.")
-    decision_context: RecordedContext | None = Field(default=None, description="Other facts that the decision used.")
+    decision_context: RecordedContext | None = Field(
+        default=None, description="Facts that the decision used in addition to its inputs."
+    )

@@ -1,7 +1,6 @@
 """Define the plan that a planner or the author of a team writes.
 
-Names are plain text in these models, because the core validates the names, so that it can report problems to the
-planner.
+In these models, a name can be any text. The core validates the names later, and reports wrong names to the planner.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ _NameText = Annotated[str, StringConstraints(strip_whitespace=True, max_length=2
 
 
 class ForEach(Frozen):
-    """A list whose items each become a task. The results come back as a list, in the order of the items."""
+    """A list. Each item becomes a task. The result is the list of the results of these tasks, in the same order."""
 
     items: PathText = Field(
         description="The path of the list: `TASK.field` in the result of a dependency, or `request.field`."
@@ -63,8 +62,8 @@ class PlannedTask(Frozen):
     )
     retry: RetryPolicy | None = Field(
         default=None,
-        description="The retries of the task; null for the team's policy. A planner cannot exceed the "
-        "attempts and the kinds of errors in the team's policy.",
+        description="The retries of the task; null for the team's policy. In a planner's plan, the team's policy "
+        "limits the number of attempts and the kinds of errors that are retried.",
     )
 
     when: ConditionText = Field(
@@ -105,7 +104,7 @@ class PlannedTask(Frozen):
 
 
 class PlanQuestion(Frozen):
-    """A question of a planner to a person. The planner plans when each of its questions has an answer."""
+    """A question of a planner to a person. The planner is called again when all of its questions have an answer."""
 
     question: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=1_000)] = Field(
         description="The question, in one or two sentences."

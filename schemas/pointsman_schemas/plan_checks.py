@@ -1,7 +1,7 @@
 """Find the faults of a plan in its ids, intents, dependencies and size. These checks need no live agents.
 
 The runtime checks a planner's plan with these functions. A fixed plan is checked when its team is defined. Each fault
-is one sentence with the id of the task, from which a planner can repair the plan.
+is one sentence that names the task, so that the planner can repair the plan.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ def find_graph_faults(
         existing: The started tasks of the workflow, by id. The value is True if a new task may depend on the started
             task.
         check_agent: Finds the faults of the agent or skill in a task. By default, agents and skills are not checked.
-        allow_equal_tasks: True if tasks may differ only in their ids. False for the plan of a planner, where such a
-            task is a repetition.
+        allow_equal_tasks: Accept tasks that are equal except for their ids. Default: False, because such a task in a
+            planner's plan is a mistake.
 
     Returns:
         The faults, one sentence each.

@@ -1,4 +1,4 @@
-"""Define the retry policy of a team or a task: the number of attempts, their delays, and the final errors."""
+"""Define the retry policy of a team or a task: the number of attempts, the delays, and the errors that are retried."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ FINAL_KINDS = frozenset(
         ErrorKind.OUTCOME_UNKNOWN,
     }
 )
-"""Kinds of errors that a policy may not retry, because a decision has ended the attempt, or because the attempt may
-have had effects."""
+"""Kinds of errors that a policy must not retry. The attempt was ended by a decision, or might have had effects that a
+second attempt would repeat."""
 
 _MAX_DELAY_S = 86_400.0
 """Longest delay that a policy may set, in seconds: one day."""
@@ -38,8 +38,8 @@ class RetryPolicy(Frozen):
     """The retries of a task after failed attempts.
 
     A failed attempt is retried if its error is marked as retryable, or if `retry_on` names the kind of the error. If
-    `no_retry_on` names the kind, the attempt is never retried. If the error states a delay (`retry_after`), this delay
-    is used. If an output failed a check, the next attempt starts without a delay.
+    `no_retry_on` names the kind, the attempt is never retried. If the error has a `retry_after`, the next attempt
+    starts after this delay. If an output failed a check, the next attempt starts without a delay.
     """
 
     attempts: int = Field(

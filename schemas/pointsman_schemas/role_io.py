@@ -50,13 +50,13 @@ class AvailableAgent(Frozen):
 
 
 class RemainingLimits(Frozen):
-    """The unused part of a workflow's limits. None means unlimited."""
+    """The part of a workflow's limits that is not used yet. None means unlimited."""
 
     seconds: float = Field(description="Seconds until the deadline of the workflow.")
     replans: int = Field(default=0, description="Number of re-plans that are left.")
-    calls: int | None = Field(default=None, description="Model calls.")
-    tokens: int | None = Field(default=None, description="Tokens of prompts and answers.")
-    cost: float | None = Field(default=None, description="Cost in US dollars.")
+    calls: int | None = Field(default=None, description="Number of model calls that are left.")
+    tokens: int | None = Field(default=None, description="Number of tokens of prompts and answers that are left.")
+    cost: float | None = Field(default=None, description="Cost that is left, in US dollars.")
 
 
 class PlannerAnswer(Frozen):
@@ -64,7 +64,7 @@ class PlannerAnswer(Frozen):
 
     question: str = Field(description="The question.")
     answer: JsonValue = Field(default=None, description="The answer.")
-    unanswered: str = Field(default="", description="The reason for which no answer exists.")
+    unanswered: str = Field(default="", description="The reason why there is no answer.")
 
 
 class PlannerInput(Frozen):
@@ -77,7 +77,7 @@ class PlannerInput(Frozen):
     results: tuple[TaskReport, ...] = Field(default=(), description="For a new plan: the tasks so far.")
     problems: tuple[str, ...] = Field(default=(), description="The reasons why the last plan was rejected.")
     replan_reason: str = Field(default="", description="For a new plan: the reason for the new plan.")
-    max_tasks: int = Field(default=1_000, description="Number of tasks that the plan may have.")
+    max_tasks: int = Field(default=1_000, description="Largest number of tasks in the plan.")
     remaining_limits: RemainingLimits | None = Field(
         default=None, description="The unused part of the workflow's limits."
     )

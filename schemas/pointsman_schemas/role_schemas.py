@@ -1,7 +1,8 @@
-"""Generate JSON Schemas of the roles' answers that allow only the choices of one request.
+"""Generate JSON Schemas for the answers of planners and other roles. A schema allows only the choices of one request.
 
 If a model server enforces a schema token by token, the answer can name only agents, skills and task ids that exist, and
-each text has a bound. Other servers do not enforce schemas, so the models of `plan` and `role_io` validate each answer.
+the length of each text is limited. Other servers do not enforce schemas. So the models of `plan` and `role_io` validate
+each answer.
 """
 
 from __future__ import annotations
@@ -41,18 +42,18 @@ __all__ = [
     "synthesis_schema",
 ]
 
-_MAX_TASKS: Final = 50  # of one plan, because the answer of a planner has no room for more
-_MAX_SELECTED: Final = 8  # agents of one selection
-_MAX_DEPENDENCIES: Final = 20  # of one task
-_MAX_ENUM: Final = 250  # values of one enum, because OpenAI bounds the total length of the values of a larger enum
-_MAX_LISTED_IDS: Final = 100  # task ids of one pattern
-_MAX_INPUT_SCHEMA_CHARS: Final = 1_500  # of an agent's input schema that becomes a part of a plan's schema
-_MAX_INPUT_SCHEMAS: Final = 20  # agents whose input schemas become a part of a plan's schema
-_MAX_INPUT_SCHEMAS_CHARS: Final = 6_000  # of all these schemas together, because the prompt contains them, too
-_MAX_INPUT_NAMES: Final = 100  # fields of an input without a schema
+_MAX_TASKS: Final = 50  # number of tasks in a plan; the answer of a planner has no room for more
+_MAX_SELECTED: Final = 8  # number of agents in a selection
+_MAX_DEPENDENCIES: Final = 20  # number of dependencies of a task
+_MAX_ENUM: Final = 250  # number of values in an enum; for a larger enum, OpenAI limits the total length of the values
+_MAX_LISTED_IDS: Final = 100  # number of task ids in a pattern
+_MAX_INPUT_SCHEMA_CHARS: Final = 1_500  # size of an agent's input schema that becomes a part of a plan's schema
+_MAX_INPUT_SCHEMAS: Final = 20  # number of agents whose input schemas become a part of a plan's schema
+_MAX_INPUT_SCHEMAS_CHARS: Final = 6_000  # size of all these schemas together; the prompt contains them, too
+_MAX_INPUT_NAMES: Final = 100  # number of fields in an input without a schema
 _MAX_INPUT_NAME_CHARS: Final = 64
-_MAX_QUESTIONS: Final = 5  # of one plan, because a person must answer all of them before the planner plans
-_MAX_CHOICES: Final = 20  # of one question
+_MAX_QUESTIONS: Final = 5  # number of questions in a plan; a person must answer all of them before the planner plans
+_MAX_CHOICES: Final = 20  # number of choices of a question
 _CHOICE_CHARS: Final = 200
 _SENTENCE_CHARS: Final = 500
 _PARAGRAPH_CHARS: Final = 1_000
@@ -123,7 +124,8 @@ def selection_schema(given: ClassifierInput) -> dict[str, JsonValue]:
     Returns:
         A JSON Schema of a `Selection`.
     """
-    # The schema is an enum, because servers that enforce a schema token by token do not check the bounds of a fraction.
+    # The schema is an enum and has no `minimum` or `maximum`, because a server that enforces a schema token by token
+    # does not check these two keywords for a number with a fraction.
     confidence: _Schema = {
         "type": "number", "enum": [step / _CONFIDENCE_STEPS for step in range(_CONFIDENCE_STEPS + 1)],
     }  # fmt: skip
@@ -217,10 +219,10 @@ _ROLES: Final[tuple[tuple[type[BaseModel], type[BaseModel], Callable[[Any], dict
 
 
 def _choices(agents: Sequence[AvailableAgent], definitions: _Schema) -> list[_Schema]:
-    """Return the choices of an agent or a skill as properties, each with the input for that choice.
+    """Return the choices for the worker of a task. A choice is two properties: an agent or a skill, and the input.
 
-    An agent with a small input schema is a separate choice, with that schema for the input. All other agents are one
-    choice together, with the input of `_free_input`.
+    An agent with a small input schema is a separate choice, with that schema for the input. All other agents together
+    are one choice, and all skills together are one choice. These two have the input of `_free_input`.
     """
     own: dict[str, _Schema] = {}
     budget = _MAX_INPUT_SCHEMAS_CHARS
@@ -258,7 +260,7 @@ def _skills(agents: Iterable[AvailableAgent]) -> list[str]:
 def _embedded(agent: AvailableAgent, definitions: _Schema) -> _Schema:
     """Return an agent's input schema for use inside another schema. Move its definitions to `definitions`.
 
-    The name of the agent becomes the prefix of each definition, so definitions of two agents never have one name.
+    The name of the agent becomes the prefix of each definition, so definitions of two agents never have the same name.
     """
     prefix = f"{agent.name}__"
     own = agent.input_schema.get("$defs")
@@ -283,10 +285,10 @@ def _renamed(schema: JsonValue, prefix: str) -> JsonValue:
 
 
 def _free_input(given: PlannerInput) -> _Schema:
-    """Return the schema of the input for an agent whose own input schema is not used.
+    """Return the schema of the input for a skill, or for an agent whose own input schema is not used.
 
-    The field names come from the request, its metadata and the agents' schemas. The model may not invent names, because
-    a small model could then write one name after another without an end.
+    The schema allows only field names from the request, its metadata and the agents' schemas. If it allowed any name, a
+    small model might write one field after another without an end.
     """
     declared = [agent.input_schema.get("properties") for agent in given.agents]
     known = [given.request, given.metadata, *declared]
@@ -297,7 +299,7 @@ def _free_input(given: PlannerInput) -> _Schema:
 
 
 def _input_value() -> _Schema:
-    """Return the schema of a bounded value."""
+    """Return the schema of a value whose size is limited."""
     kinds: list[JsonValue] = [{"type": "number"}, {"type": "boolean"}, {"type": "null"}]
     return {"anyOf": [_text(_PARAGRAPH_CHARS), *kinds, _list(_text(_SENTENCE_CHARS), 20)]}
 

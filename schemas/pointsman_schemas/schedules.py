@@ -101,7 +101,7 @@ class ScheduleSpec(Frozen):
         if (self.cron is None) == (self.at is None):
             raise ValueError("expected either a cron expression or a time")
         if self.request.reply_to:
-            raise ValueError("the request of a schedule has no reply_to; leave it out")
+            raise ValueError("the request of a schedule must not have a reply_to; leave it out")
         return self
 
 
@@ -141,11 +141,11 @@ class ScheduleRun(Part):
     status: Literal["queued", "running", "ended"] = Field(description="The status of the run.")
     started_at: AwareDatetime | None = Field(default=None, description="Time at which the request was sent.")
     ended_at: AwareDatetime | None = Field(default=None, description="The end of the workflow.")
-    outcome: str = Field(default="", description="The status of the outcome.")
+    outcome: str = Field(default="", description="The status of the outcome; empty before the end of the run.")
 
 
 class AppliedChange(Part):
-    """A command on which a supervisor has decided."""
+    """A command that a supervisor has accepted or refused."""
 
     id: str = Field(description="The id of the command.")
     refusal: str = Field(default="", description="The reason of a refusal; empty for an accepted command.")
@@ -164,8 +164,8 @@ class Schedule(Part):
     spec: ScheduleSpec | None = Field(default=None, description="The definition; null if the definition was refused.")
     created_at: AwareDatetime = Field(description="Time of the creation.")
     changed_at: AwareDatetime = Field(description="Time of the last change.")
-    through: AwareDatetime = Field(description="Time up to which all fires are decided.")
-    wake: AwareDatetime | None = Field(default=None, description="Time of the armed timer.")
+    through: AwareDatetime = Field(description="Time up to which a supervisor has started or skipped each fire.")
+    wake: AwareDatetime | None = Field(default=None, description="Time at which the armed timer is due.")
     timer: int = Field(default=0, ge=0, description="Number of the armed timer.")
     runs: tuple[ScheduleRun, ...] = Field(default=(), description="The newest runs, in order.")
     started: int = Field(default=0, ge=0, description="Number of started runs.")
@@ -202,7 +202,7 @@ class ChangeRefused(Part):
 
 
 class SchedulePaused(Part):
-    """The schedule was paused. Its times pass without a run."""
+    """The schedule was paused. Until it is resumed, its times start no runs."""
 
     kind: Literal["schedule_paused"] = Field(default="schedule_paused", description="The kind of entry.")
     at: AwareDatetime = Field(description="Time of the entry.")
@@ -249,7 +249,7 @@ class RunStarted(Part):
 
 
 class RunGranted(Part):
-    """A waiting run may start, and its request is sent."""
+    """A waiting run was allowed to start, so its request is sent."""
 
     kind: Literal["run_granted"] = Field(default="run_granted", description="The kind of entry.")
     at: AwareDatetime = Field(description="Time of the entry.")
@@ -265,11 +265,11 @@ class RunSkipped(Part):
 
 
 class TimesPassed(Part):
-    """All fires up to a time are decided. Some fires may have been too late."""
+    """A supervisor has started or skipped each fire up to a time. `missed` of these fires were too late."""
 
     kind: Literal["times_passed"] = Field(default="times_passed", description="The kind of entry.")
     at: AwareDatetime = Field(description="Time of the entry.")
-    through: AwareDatetime = Field(description="Time up to which all fires are decided.")
+    through: AwareDatetime = Field(description="Time up to which a supervisor has started or skipped each fire.")
     missed: int = Field(default=0, ge=0, description="Number of fires that were too late.")
 
 

@@ -34,8 +34,8 @@ __all__ = [
 class _SynthesizedStrategy(Frozen):
     """The base of strategies with a synthesizer.
 
-    A synthesizer of None is written as null, although other fields with None are omitted, because an omitted
-    synthesizer means the default synthesizer.
+    If a field is None, it is usually omitted from the written form. But the field `synthesizer` is written as null,
+    because a reader takes a missing `synthesizer` as the default synthesizer.
     """
 
     @model_serializer(mode="wrap")
@@ -52,36 +52,36 @@ class PlanAndExecute(_SynthesizedStrategy):
     kind: Literal["plan_and_execute"] = Field(default="plan_and_execute", description="The kind of strategy.")
     planner: AgentName = Field(default="planner", description="The agent that plans.")
     synthesizer: AgentName | None = Field(
-        default="synthesizer", description="The agent that writes the answer. With null, the answer is the results."
+        default="synthesizer", description="The agent that writes the answer. With null, the results are the answer."
     )
     fallback: AgentName | None = Field(
         default=None,
-        description="The agent that receives the whole request if the first plan is not usable, because "
-        "the planner failed, found no agent, or wrote rejected plans.",
+        description="The agent that receives the whole request if there is no usable first plan, because the planner "
+        "failed, found no agent, or wrote only plans that were rejected.",
     )
     instructions: str = Field(default="", description="Instructions for the planner.")
     may_ask: bool = Field(default=False, description="True if the planner may ask a person questions before it plans.")
 
 
 class Adaptive(_SynthesizedStrategy):
-    """A planner plans only the next tasks, and is called again after every result until it plans no more tasks."""
+    """A planner plans only the next tasks. It is called again after every result, until it plans no further task."""
 
     kind: Literal["adaptive"] = Field(default="adaptive", description="The kind of strategy.")
     planner: AgentName = Field(default="planner", description="The agent that plans.")
     synthesizer: AgentName | None = Field(
-        default="synthesizer", description="The agent that writes the answer. With null, the answer is the results."
+        default="synthesizer", description="The agent that writes the answer. With null, the results are the answer."
     )
     instructions: str = Field(default="", description="Instructions for the planner.")
     may_ask: bool = Field(default=False, description="True if the planner may ask a person questions before it plans.")
-    max_plans: int = Field(default=20, ge=1, description="Number of plans that the planner may write.")
+    max_plans: int = Field(default=20, ge=1, description="Largest number of plans that the planner writes.")
 
 
 class Router(_SynthesizedStrategy):
     """A classifier selects agents for the request.
 
-    If one agent is above the threshold, this agent answers. Several agents work in parallel or, with `escalate`, by the
-    plan of a planner. If no agent is above the threshold, `fallback` gets the request. Without a fallback, the workflow
-    fails, and its answer asks the caller for a more precise request.
+    If one agent is above the threshold, this agent answers. If several agents are above it, they work in parallel. With
+    `escalate`, a planner plans the work of several agents instead. If no agent is above the threshold, `fallback` gets
+    the request. Without a fallback, the workflow fails, and its answer asks the caller for a more precise request.
     """
 
     kind: Literal["router"] = Field(default="router", description="The kind of strategy.")
@@ -94,12 +94,12 @@ class Router(_SynthesizedStrategy):
     )
     synthesizer: AgentName | None = Field(
         default="synthesizer",
-        description="The agent that writes one answer from several results. With null, the answer is the results.",
+        description="The agent that writes one answer from several results. With null, the results are the answer.",
     )
     escalate: PlanAndExecute | None = Field(
         default=None,
-        description="The strategy that plans requests for several agents. Only the planner and the "
-        "instructions of `escalate` are used. The synthesizer and the fallback of the router are used.",
+        description="The strategy that plans requests for several agents. Only its planner and its instructions are "
+        "used. The router itself has the synthesizer and the fallback.",
     )
 
     @model_validator(mode="after")
@@ -107,7 +107,7 @@ class Router(_SynthesizedStrategy):
         given, default = self.escalate or PlanAndExecute(), PlanAndExecute().synthesizer
         if given.fallback is not None or given.synthesizer not in (default, self.synthesizer):
             raise ValueError(
-                "the supervisor in `escalate` sets a synthesizer or a fallback, which the router does not use: write "
+                "the strategy in `escalate` sets a synthesizer or a fallback, which the router does not use: write "
                 "Router(synthesizer=..., fallback=...) instead"
             )
         return self
@@ -197,7 +197,7 @@ class FanOut(_SynthesizedStrategy):
         default=0.5, gt=0, le=1, description="Smallest share of the members that must succeed, from 0 to 1."
     )
     synthesizer: AgentName | None = Field(
-        default="synthesizer", description="The agent that writes the answer. With null, the answer is the results."
+        default="synthesizer", description="The agent that writes the answer. With null, the results are the answer."
     )
     intent: str = Field(default="", description="The task of every member, in one or two sentences.")
     skills: tuple[Skill, ...] = Field(
@@ -218,7 +218,7 @@ class Choreography(_SynthesizedStrategy):
         default=(), description="Events that end the workflow; their data is the answer."
     )
     synthesizer: AgentName | None = Field(
-        default=None, description="The agent that writes the answer. With null, the answer is the results."
+        default=None, description="The agent that writes the answer. With null, the results are the answer."
     )
 
 
@@ -239,7 +239,7 @@ class Fixed(_SynthesizedStrategy):
     )
     checks: dict[TaskId, Check] = Field(default={}, description="Requirements on the outputs of tasks, by task id.")
     synthesizer: AgentName | None = Field(
-        default=None, description="The agent that writes the answer. With null, the answer is the results."
+        default=None, description="The agent that writes the answer. With null, the results are the answer."
     )
 
     @model_validator(mode="after")
@@ -259,7 +259,7 @@ class Fixed(_SynthesizedStrategy):
 
 
 def _closed_fields(schema: Mapping[str, object] | None) -> Collection[str] | None:
-    """Return the fields in the schema; None if the schema allows a request with other fields."""
+    """Return the fields that the schema lists; None if it has a keyword that can allow other fields."""
     properties = schema.get("properties") if schema else None
     if schema is None or not isinstance(properties, Mapping):
         return None
@@ -279,7 +279,7 @@ def _agent_faults(task: PlannedTask) -> list[str]:
 class FixedInput(Frozen):
     """The fields of an object request that a team with a fixed plan reads.
 
-    A task without an input receives the request's other fields and its metadata.
+    A task without an input receives the other fields of the request, and the metadata of the request.
     """
 
     inputs: dict[TaskId, JsonValue] = Field(

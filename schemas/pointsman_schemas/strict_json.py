@@ -45,20 +45,21 @@ each written value, even as a part of an event."""
 _PARSER_MAX_DEPTH = 200  # pydantic-core's own limit
 _MAX_INTEGER_BITS = 14_284  # 4,300 digits, the limit of the JSON parser, in bits
 
-# Numbers that may overflow to infinity. The parsers refuse NaN, but accept these numbers, so each value of a body that
-# matches the pattern is checked. An overflow needs an exponent of three digits, or 209 digits and an exponent of two.
+# Numbers that can overflow to infinity, such as 1e999. The parsers refuse NaN, but accept these numbers. So if a body
+# matches the pattern, each value of the body is checked. Only a number with an exponent of three digits, or with at
+# least 209 digits, can overflow.
 _NON_FINITE_PATTERN = re.compile(rb"[\s,:\[]-?[0-9](?:[0-9.]*[eE]\+?[0-9]{3}|[0-9.]{199})")
 # The constants of a first test, which is ten times faster than the pattern. This test excludes most bodies, so the
 # pattern is rarely searched.
 _DIGIT_CLASSES = bytes.maketrans(b"123456789.E", b"0000000000e")
 _LONG_DIGITS = b"0" * 200
 
-# An escaped backslash, a whole surrogate pair, or half a pair. Only half a pair is in the group, and is replaced.
+# An escaped backslash, a whole surrogate pair, or half a pair. The group contains only half a pair, which is replaced.
 _ESCAPE = re.compile(
     rb"\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(\\u[dD][89a-fA-F][0-9a-fA-F]{2})"
 )
 
-_MANY_FAULTS_BYTES = 16_384  # for larger bodies, report only the first invalid member of a list
+_MANY_FAULTS_BYTES = 16_384  # size of a body above which only the first invalid member of a list is reported
 _MAX_PROBLEMS = 1_000
 _OWN_TEXT = "Value error, "  # pydantic writes this before the text of a validator's ValueError
 
@@ -66,9 +67,9 @@ ModelT = TypeVar("ModelT", bound=BaseModel)
 
 
 class _Unchecked:
-    """Skip the validation of values that were read from bytes, which are JSON already. Validate values from Python.
+    """Validate a value that comes from Python. Do not validate a value that was parsed from bytes: it is JSON already.
 
-    This type is faster than pydantic's `JsonValue`, which calls Python for each node of a value, to read and to write.
+    This type is faster than pydantic's `JsonValue`, which calls Python for each node of a value it reads or writes.
     """
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
@@ -171,7 +172,7 @@ def parse_json(body: bytes) -> JsonValue:
 
 
 def _parse_body(body: bytes) -> JsonValue:
-    """Parse with jiter, the parser of pydantic-core, which detects duplicate keys in a fifth of the model's time."""
+    """Parse with jiter, the parser of pydantic-core. It detects duplicate keys, in a fifth of the model's time."""
     try:
         value: JsonValue = jiter.from_json(body, allow_inf_nan=False, catch_duplicate_keys=True, cache_mode="none")
     except ValueError as error:
@@ -247,7 +248,7 @@ def as_json_value(value: Any, path: str = "$", *, repair_text: bool = False) -> 
 
     Models and dataclasses become objects. Sets become lists, sorted by the JSON text of the members. Other types, such
     as `Decimal`, `timedelta` or `Path`, are converted by pydantic. The fields of a model are checked again, because
-    they may have been changed.
+    they might have been changed after the model was made.
 
     Args:
         value: Any value.

@@ -53,9 +53,9 @@ ANY: Literal["*"] = "*"
 class Limits(Frozen):
     """The limits of a workflow. A limit of None is unlimited.
 
-    `tasks`, `replans`, `calls`, `tokens` and `cost` bound the workflow and its child workflows together, regardless of
-    the limits of other teams. Each attempt reserves a share of the unused part when the attempt starts, so the used and
-    the reserved amounts together stay within a limit.
+    `tasks`, `replans`, `calls`, `tokens` and `cost` are limits on the workflow and its child workflows together, even
+    if the teams of the child workflows have higher limits. When an attempt starts, it reserves a share of the unused
+    part. So the used and the reserved amounts together stay within a limit.
     """
 
     deadline: float = Field(
@@ -76,56 +76,66 @@ class Limits(Frozen):
         default=20,
         strict=True,
         ge=0,
-        description="Number of questions for information in a workflow. Approvals do not count.",
+        description="Largest number of questions for information in a workflow. Approvals do not count.",
     )
     messages: int = Field(
         default=20,
         strict=True,
         ge=0,
         le=100,
-        description="Number of messages to a running workflow. A message has at most 4,000 characters.",
+        description="Largest number of messages to a running workflow. A message has at most 4,000 characters.",
     )
-    tasks: int = Field(default=1_000, strict=True, ge=1, description="Number of tasks in all plans together.")
+    tasks: int = Field(default=1_000, strict=True, ge=1, description="Largest number of tasks in all plans together.")
     depth: int = Field(default=100, strict=True, ge=1, description="Longest chain of dependencies in a plan.")
     nesting: int = Field(default=5, strict=True, ge=0, le=20, description="Largest number of teams above a team.")
     replans: int = Field(
-        default=0, strict=True, ge=0, description="Number of new plans after a failure or at the request of a result."
+        default=0,
+        strict=True,
+        ge=0,
+        description="Largest number of new plans after a failure or at the request of a result.",
     )
     plan_repairs: int = Field(
-        default=2, strict=True, ge=0, description="Number of times that a rejected plan is returned to the planner."
+        default=2,
+        strict=True,
+        ge=0,
+        description="Largest number of times that a rejected plan is returned to the planner.",
     )
     files: int = Field(
         default=20,
         strict=True,
         ge=0,
-        description="Number of files of a request, and number of files that one task may return.",
+        description="Largest number of files of a request, and of files that one task returns.",
     )
-    file_bytes: int = Field(default=104_857_600, strict=True, ge=0, description="Largest file, in bytes.")
+    file_bytes: int = Field(default=104_857_600, strict=True, ge=0, description="Largest size of a file, in bytes.")
     file_types: tuple[str, ...] = Field(
         default=(), description="Allowed media types, such as `application/pdf` or `image/*`; empty to allow all."
     )
-    calls: Annotated[int, Field(strict=True, ge=0)] | None = Field(default=None, description="Model calls.")
+    calls: Annotated[int, Field(strict=True, ge=0)] | None = Field(
+        default=None, description="Largest number of model calls."
+    )
     tokens: Annotated[int, Field(strict=True, ge=0)] | None = Field(
-        default=None, description="Tokens of prompts and answers."
+        default=None, description="Largest number of tokens of prompts and answers together."
     )
     cost: Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)] | None = Field(
-        default=None, description="Cost in US dollars."
+        default=None, description="Largest cost in US dollars."
     )
 
 
 class DailyLimits(Frozen):
     """Limits on the usage of the workflows that end within one day (UTC). A limit of None is unlimited.
 
-    When a limit is reached, a supervisor refuses requests. Running workflows continue, so their usage may exceed the
-    limit of the day. To bound one workflow, use `Limits`.
+    When a limit is reached, a supervisor refuses requests. Running workflows continue, so the usage of the day can
+    become higher than the limit. To limit one workflow, use `Limits`.
     """
 
-    calls: Annotated[int, Field(strict=True, ge=0)] | None = Field(default=None, description="Model calls.")
+    calls: Annotated[int, Field(strict=True, ge=0)] | None = Field(
+        default=None, description="Largest number of model calls."
+    )
     tokens: Annotated[int, Field(strict=True, ge=0)] | None = Field(
-        default=None, description="Tokens of prompts and answers."
+        default=None, description="Largest number of tokens of prompts and answers together."
     )
     cost: Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)] | None = Field(
-        default=None, description="Cost in US dollars."
+        default=None, description="Largest cost in US dollars."
     )
 
 
@@ -137,17 +147,17 @@ class Team(Frozen):
         default="", description="A description of the requests that the team serves, for planners of other teams."
     )
     skills: tuple[str, ...] = Field(
-        default=(), description="Skills by which plans of other teams may address the team."
+        default=(), description="Skills that a plan of another team can name instead of the team."
     )
     agents: Literal["*"] | tuple[AgentName, ...] = Field(
         default=ANY, description="Names of agents or teams; or `ANY` for every live agent that is not a team."
     )
     own_agents: tuple[AgentName, ...] = Field(
         default=(),
-        description="Names in this definition of agents that belong to the team. The workers of these "
+        description="The agents that belong to the team, by their names within the team. The workers of these "
         "agents run with `--team`, or the agents name the team. The full name of such an agent begins with "
-        "the team's name and `--`. So an agent with the same short name and another team, or without a team, "
-        "gets none of the tasks.",
+        "the team's name and `--`. So an agent that has the same short name, but belongs to another team or to no "
+        "team, gets none of the tasks.",
     )
     strategy: Strategy = Field(
         default=PlanAndExecute(), description="The strategy, which determines the plan and the end of a workflow."
@@ -163,7 +173,8 @@ class Team(Frozen):
     )
     retry: RetryPolicy = Field(
         default=RetryPolicy(),
-        description="The retry policy of all tasks that have no own policy, including the tasks of roles.",
+        description="The retry policy of all tasks without a retry policy of their own. The tasks of planners, "
+        "synthesizers and other roles are among them.",
     )
     approve_plan: bool = Field(
         default=False, description="True if a person must approve each plan before the tasks of the plan start."

@@ -31,8 +31,8 @@ __all__ = [
 ]
 
 MAX_TURNS = 1_000
-"""Largest number of turns in one thread. The number is bounded, because the record of a thread contains the id of each
-turn, with which a deletion finds all turns."""
+"""Largest number of turns in one thread. The number is limited, because the record of a thread contains the workflow id
+of each turn. A deletion finds the turns by these ids."""
 
 TurnStatus: TypeAlias = Literal["queued", "running", "ended"]
 
@@ -88,9 +88,9 @@ class Turn(Part):
     number: int = Field(ge=1, description="The number of the turn in its thread.")
     status: TurnStatus = Field(description="The status of the turn.")
     asked_at: AwareDatetime = Field(description="Time at which a supervisor added the turn to the record.")
-    sequence: int = Field(default=0, description="The stream sequence of the request.")
-    request: str = Field(default="", description="The request; the beginning of a long request.")
-    answer: str = Field(default="", description="The answer; the beginning of a long answer.")
+    sequence: int = Field(default=0, description="The sequence number of the request in its stream.")
+    request: str = Field(default="", description="The request. A long request is cut after its beginning.")
+    answer: str = Field(default="", description="The answer. A long answer is cut after its beginning.")
     outcome: str = Field(default="", description="The status of the outcome, or `lost` for a turn that never started.")
     ended_at: AwareDatetime | None = Field(default=None, description="The end of the turn.")
 
@@ -122,18 +122,18 @@ class ThreadStarted(Part):
 
 
 class TurnRequested(Part):
-    """A request joined the thread."""
+    """A request became a turn of the thread."""
 
     kind: Literal["turn_requested"] = Field(default="turn_requested", description="The kind of entry.")
     at: AwareDatetime = Field(description="Time of the entry.")
     workflow_id: WorkflowId = Field(description="The workflow of the turn.")
-    status: Literal["queued", "running"] = Field(description="The decision about the turn.")
-    sequence: int = Field(default=0, description="The stream sequence of the request.")
-    request: str = Field(default="", description="The request; the beginning of a long request.")
+    status: Literal["queued", "running"] = Field(description="The first status: `running`, or `queued` if it waits.")
+    sequence: int = Field(default=0, description="The sequence number of the request in its stream.")
+    request: str = Field(default="", description="The request. A long request is cut after its beginning.")
 
 
 class TurnGranted(Part):
-    """A waiting turn may start."""
+    """A waiting turn was allowed to start."""
 
     kind: Literal["turn_granted"] = Field(default="turn_granted", description="The kind of entry.")
     at: AwareDatetime = Field(description="Time of the entry.")
@@ -147,7 +147,7 @@ class TurnEnded(Part):
     at: AwareDatetime = Field(description="Time of the entry.")
     workflow_id: WorkflowId = Field(description="The workflow of the turn.")
     outcome: str = Field(description="The status of the outcome, or `lost` for a turn that never started.")
-    answer: str = Field(default="", description="The answer; the beginning of a long answer.")
+    answer: str = Field(default="", description="The answer. A long answer is cut after its beginning.")
 
 
 class TurnsSummarized(Part):

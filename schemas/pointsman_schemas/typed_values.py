@@ -1,7 +1,7 @@
-"""Write values by their declared type. Check the current fields of a value, and convert the value to JSON data.
+"""Check a value against its declared type, and convert the value to JSON data.
 
-Pydantic does not check an instance of a model again. The instance may have been changed, made by `model_construct`, or
-copied with an update. So the fields of an instance are checked before the instance is written.
+Pydantic checks the fields of a model only when it makes an instance. The instance might have been changed later, made
+by `model_construct`, or copied with an update. So the fields of an instance are checked again before it is written.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class TypeWriter(Generic[T]):
         try:
             return self._adapter.dump_python(valid, mode="json", by_alias=True, warnings="error")
         except PydanticSerializationError:
-            # A field may contain a value that is valid only after a conversion. So write the checked copy, which
+            # A field can contain a value that is valid only after a conversion. So write the checked copy, which
             # contains the converted value.
             return self._adapter.dump_python(checked, mode="json", by_alias=True, warnings=False)
 
@@ -198,8 +198,9 @@ def _subschemas(schema: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 def _check_schema(schema: Any, *, in_model: bool = False) -> Any:
     """Return a schema that checks an instance again, field by field.
 
-    Functions before pydantic's own check are omitted, because they expect data in another form and their results are in
-    the instance already. Functions after pydantic's check are kept, because they check an invariant.
+    Validator functions that run before pydantic's own check are omitted. They expect the original data, and the
+    instance has their results already. Functions that run after pydantic's check are kept, because they check an
+    invariant.
     """
     kind = schema["type"]
     if kind == "any":
@@ -280,7 +281,7 @@ def _check_any(given: object) -> object:
 
 
 def _allow_other_type(value: Any, check: core_schema.ValidatorFunctionWrapHandler) -> Any:
-    """Check a value. Accept a value of another type, because the function after the check may have returned it."""
+    """Check a value. Accept a value of another type, because a function that runs after the check can return one."""
     try:
         return check(value)
     except ValidationError as error:

@@ -22,7 +22,7 @@ __all__ = [
 ]
 
 MAX_UNKNOWN_FIELDS = 100
-"""Largest number of unknown fields that are searched in one body."""
+"""Largest number of unknown fields that are reported for one body."""
 
 _MISNOMERS: Mapping[str, str] = {
     "dependencies": "depends_on",
@@ -49,7 +49,8 @@ class UnknownField:
     Attributes:
         path: Path of the field from the root of the data, such as `tasks.0.dependencies`.
         message: Message about the name, such as "has no 'tols'; did you mean tools?".
-        meant: Name of the field that was probably meant and is missing in the data; None if no name is similar.
+        meant: Name of the field that was probably meant; None if no field that is missing in the data has a similar
+            name.
     """
 
     path: str
@@ -63,8 +64,8 @@ class UnknownField:
 def find_unknown_fields(model: type[BaseModel], data: Mapping[Any, Any]) -> list[UnknownField]:
     """Find the first `MAX_UNKNOWN_FIELDS` unknown fields in data for a model and for the models within the model.
 
-    The number is bounded, because the search for a similar name takes about a millisecond, and a body with many unknown
-    names would block its reader.
+    The number is limited, because the search for a similar name takes about a millisecond. A body with many unknown
+    names would block its reader for long.
 
     Args:
         model: The model.

@@ -41,16 +41,18 @@ class DeliveryState(BaseModel):
     workflow_id: Token | None = Field(default=None, description="The workflow, if there is one.")
     status: DeliveryStatus = Field(description="The status.")
     attempts: int = Field(
-        ge=0, description="Attempts since the event, or since the newest request to send the event again."
+        ge=0, description="Number of attempts since the event, or since the newest request to send the event again."
     )
     code: int | None = Field(default=None, description="The status code of the newest response.")
-    error: str = Field(default="", description="The error of the newest attempt.")
+    error: str = Field(default="", description="The error of the newest attempt; empty without an error.")
     at: AwareDatetime = Field(description="Time of the newest attempt.")
-    elapsed: float = Field(default=0.0, description="Seconds of the newest attempt.")
-    next_at: AwareDatetime | None = Field(default=None, description="Time of the next attempt.")
+    elapsed: float = Field(default=0.0, description="Duration of the newest attempt in seconds.")
+    next_at: AwareDatetime | None = Field(
+        default=None, description="Time of the next attempt; None if no further attempt follows."
+    )
     order: int = Field(
-        description="The sequence of the message to which the attempts belong. The message is the event, or a request "
-        "to send it again."
+        description="The sequence number of the message that caused the attempts. The message is the event, or the "
+        "newest request to send the event again."
     )
 
 
@@ -67,12 +69,12 @@ async def list_deliveries(
     Args:
         bus: The bus.
         subjects: The subjects of the namespace.
-        endpoint: Only of this endpoint. Default: all endpoints.
-        status: Only with this status. Default: all statuses.
-        limit: The greatest number of deliveries.
+        endpoint: Return only the deliveries to this endpoint. Default: the deliveries to all endpoints.
+        status: Return only the deliveries with this status. Default: the deliveries with any status.
+        limit: The greatest number of deliveries to return. Default: 100.
 
     Returns:
-        The states, the newest change first.
+        The states. The state that changed last is the first.
     """
     newest: deque[DeliveryState] = deque(maxlen=limit)
     async for stored in bus.read("deliveries", subjects.receipts(endpoint)):
@@ -121,7 +123,7 @@ async def resend_delivery(bus: Bus, subjects: Subjects, state: DeliveryState) ->
 
 
 def parse_state(stored: StoredMessage) -> DeliveryState | None:
-    """Return the state of a delivery in a message; None for any other message.
+    """Return the state of a delivery that a message contains; None if the message contains no such state.
 
     Args:
         stored: The message.

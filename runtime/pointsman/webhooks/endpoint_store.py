@@ -30,8 +30,8 @@ __all__ = ["CallerBounds", "EndpointLimitError", "EndpointStore", "NewEndpoint",
 _log = get_logger(__name__)
 
 MAX_ENDPOINTS = 100
-"""Largest number of operators' endpoints in a namespace, because each event is stored once for each endpoint."""
-_MAX_SECRETS = 3  # most secrets with which the deliveries of an endpoint are signed at a time
+"""Largest number of endpoints of operators in a namespace. Each event is stored once for each of these endpoints."""
+_MAX_SECRETS = 3  # largest number of secrets with which one delivery is signed
 _SECRET_BYTES = 32
 _MAX_TRIES = 5  # attempts to make a change while other processes change the same entry
 _Change: TypeAlias = Callable[[Endpoint], Endpoint]
@@ -44,7 +44,7 @@ class EndpointLimitError(ConfigurationError):
 
 
 class CallerBounds(NamedTuple):
-    """The bounds of the endpoints of callers.
+    """The largest numbers of endpoints that callers may have.
 
     Attributes:
         of_one: Largest number of endpoints of one caller.
@@ -56,7 +56,7 @@ class CallerBounds(NamedTuple):
 
 
 class NewEndpoint(NamedTuple):
-    """A new endpoint or an endpoint with a new secret, and the secret, which callers cannot read later."""
+    """An endpoint that is new or has a new secret, and this secret. The secret cannot be read again later."""
 
     secret: str
     endpoint: Endpoint
@@ -137,19 +137,21 @@ class EndpointStore:
             teams: The teams whose events are sent. Default: all teams.
             plain_http: Accept a URL with `http`. Default: False.
             caller: The caller whose events are sent. Default: the endpoint belongs to operators.
-            bounds: The bounds of the endpoints of callers. Default: no bounds.
+            bounds: The largest numbers of endpoints that callers may have. Default: no limit.
 
         Returns:
             The endpoint and its secret.
 
         Raises:
-            ConfigurationError: The URL or the type of an event is not valid.
-            EndpointLimitError: There are too many endpoints.
+            ConfigurationError: The URL is not valid, or the endpoint may not receive events of one of the types.
+            EndpointLimitError: The largest number of endpoints is reached.
             InvalidTokenError: A team or the caller is not a token.
         """
         allowed = EVENT_TYPES if caller is None else CALLER_EVENT_TYPES
         if unfit := [each for each in events if each not in allowed]:
-            raise ConfigurationError(f"{unfit[0]!r} is not an event of a caller; choose from: {', '.join(allowed)}")
+            raise ConfigurationError(
+                f"the endpoint cannot receive events of the type {unfit[0]!r}; choose from: {', '.join(allowed)}"
+            )
         address = checked_url(url, plain_http=plain_http)
         for team in teams or ():
             token(team, "team")
@@ -169,9 +171,10 @@ class EndpointStore:
             created_at=now,
         )
         revision = await self._endpoints.put(id, endpoint.model_dump_json().encode(), expect=0)
-        # Other processes may have made endpoints since the first check. So check again, with the endpoints that were
-        # stored or stamped before this endpoint. If two processes make an endpoint at the same time, at least one of
-        # them counts the endpoint of the other, and deletes its own if a bound is exceeded.
+        # Another process might have made an endpoint since the first check. So check again, with the endpoints that
+        # have a smaller revision or an earlier `created_at` than this endpoint. If two processes make an endpoint at
+        # the same time, at least one of them counts the endpoint of the other, and deletes its own endpoint if the
+        # limit is exceeded.
         earlier = [each for each in await self._entries() if each[1] < revision or each[0].created_at < now]
         try:
             _check_bounds([each for each in earlier if each[0].id != id], caller, bounds)
@@ -216,14 +219,14 @@ class EndpointStore:
 
         Args:
             id: The endpoint.
-            overlap: Time during which deliveries are also signed with the present secret.
+            overlap: Time for which deliveries are also signed with earlier secrets, which are at most two.
 
         Returns:
             The endpoint and the new secret.
 
         Raises:
             NotFoundError: There is no such endpoint.
-            ConflictError: Other processes change the endpoint at this time.
+            ConflictError: Other processes changed the endpoint during each of five tries.
         """
         now = await self._bus.time()
         until = now + overlap
@@ -245,7 +248,7 @@ class EndpointStore:
         return NewEndpoint(text, after)
 
     async def disable(self, id: str, reason: str, *, at: datetime | None = None) -> Endpoint:
-        """Send nothing more to an endpoint until `enable`. Events during this time are not stored for the endpoint.
+        """Send nothing to an endpoint until `enable` is called. The endpoint never gets the events of this time.
 
         Args:
             id: The endpoint.
@@ -257,7 +260,7 @@ class EndpointStore:
 
         Raises:
             NotFoundError: There is no such endpoint.
-            ConflictError: Other processes change the endpoint at this time.
+            ConflictError: Other processes changed the endpoint during each of five tries.
         """
         update = {"disabled_at": at or await self._bus.time(), "disabled_reason": reason}
         return (await self._change(id, lambda found: found if found.disabled_at else found.model_copy(update=update)))[
@@ -275,7 +278,7 @@ class EndpointStore:
 
         Raises:
             NotFoundError: There is no such endpoint.
-            ConflictError: Other processes change the endpoint at this time.
+            ConflictError: Other processes changed the endpoint during each of five tries.
         """
         update = {"disabled_at": None, "disabled_reason": ""}
         return (await self._change(id, lambda found: found.model_copy(update=update)))[1]
@@ -326,10 +329,10 @@ class EndpointStore:
 
 
 def _check_bounds(entries: Sequence[tuple[Endpoint, int]], caller: str | None, bounds: CallerBounds | None) -> None:
-    """Refuse a further endpoint if a bound is reached.
+    """Refuse a further endpoint if the limit for it is reached.
 
     Raises:
-        EndpointLimitError: There are too many endpoints.
+        EndpointLimitError: The limit is reached.
     """
     if caller is None:
         own = sum(endpoint.caller is None for endpoint, _ in entries)

@@ -69,9 +69,11 @@ class Endpoint(BaseModel):
     )
     created_at: AwareDatetime = Field(description="Time at which the endpoint was made. Earlier events are not sent.")
     disabled_at: AwareDatetime | None = Field(
-        default=None, description="Time at which the endpoint was disabled; nothing is sent since this time."
+        default=None, description="Time at which the endpoint was disabled; None if events are sent to it."
     )
-    disabled_reason: str = Field(default="", description="The reason why the endpoint was disabled.")
+    disabled_reason: str = Field(
+        default="", description="The reason why the endpoint was disabled; empty if it is enabled."
+    )
 
     def wants(self, event: _Event) -> bool:
         """Return True if an event must be sent to the endpoint.

@@ -38,8 +38,8 @@ class WebhookEvent(NamedTuple):
         type: The type.
         workflow: The workflow; None if the event belongs to no workflow.
         teams: The teams that the event concerns.
-        caller: The caller whose workflow the event is about; None for a dead letter, and for a child workflow of
-            another team.
+        caller: The caller whose workflow the event is about; None for a dead letter, and for an event of a child
+            workflow.
         at: The time at which the broker stored the event.
         body: The body of the delivery.
         trace: The headers with the trace of the workflow.
@@ -70,7 +70,8 @@ def read_event(stored: StoredMessage, subjects: Subjects, *, max_body: int) -> W
     Args:
         stored: The message.
         subjects: The subjects of the namespace.
-        max_body: The greatest size of the body in bytes. A larger event is replaced by its ids and `truncated`.
+        max_body: The greatest size of the body in bytes. A larger body is replaced by a body with only the short
+            fields, such as the ids, and `truncated`.
 
     Returns:
         The event; None for an imported message, which causes no delivery, and for the empty message of a removed dead
@@ -84,8 +85,9 @@ def read_event(stored: StoredMessage, subjects: Subjects, *, max_body: int) -> W
         return None
     envelope, content = decode(stored.headers, stored.body)
     found = _content_of(kind, stored.subject.split(".")[2], content)
-    # The id is made of the subject, so a publisher that may not use this subject cannot take the id. A repeated
-    # publication has the same CloudEvent id, so its event has the same id, too.
+    # The id is derived from the subject, so only a user with the right to publish there can cause an event with it.
+    # The id is also derived from the id of the CloudEvent. So a message that is published twice gives two events with
+    # the same id.
     id = derive_id("webhook", stored.subject, envelope.id if envelope is not None else str(stored.sequence))
     head = {"type": found.type, "id": f"evt_{id}", "timestamp": _text(found.at)}
     body = _encode({**head, "data": found.data})
@@ -99,8 +101,9 @@ def read_event(stored: StoredMessage, subjects: Subjects, *, max_body: int) -> W
 def _content_of(kind: str, owner: str, content: bytes) -> _Content:
     """Return the content of an event.
 
-    The owner is the team or the origin in the subject. The team is read from there and not from the content, because
-    the broker checks only the subject, and a supervisor must not publish an event for another team.
+    The owner is the team in the subject. For a dead letter, the owner is the origin in the subject. The team is read
+    from the subject and not from the content, because a supervisor must not publish an event for another team, and the
+    broker checks only the subject.
 
     Raises:
         ContractError: The message cannot be read.

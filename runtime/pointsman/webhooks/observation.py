@@ -1,4 +1,4 @@
-"""Report each delivery, late attempts and disabled endpoints as metrics and spans."""
+"""Report each attempt at a delivery as a metric and a span, and late attempts and disabled endpoints as metrics."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _INTERVAL_S = 15.0  # seconds between two measurements; metrics are collected ev
 def record_delivery(
     endpoint: Endpoint, message: StoredMessage, state: DeliveryState, *, exchange: tuple[datetime, datetime] | None
 ) -> None:
-    """Count a delivery by its status, and record the exchange with the receiver as a span and a duration.
+    """Count an attempt by the status of its delivery, and record the exchange with the endpoint as span and duration.
 
     Args:
         endpoint: The endpoint.
@@ -63,9 +63,9 @@ def record_delivery(
 
 
 async def publish_gauges(observer: Observer, clock: Clock) -> None:
-    """Publish the delay of the oldest due attempt, and the disabled endpoints of operators. Never returns.
+    """Publish how late the oldest due attempt is, and which endpoints of operators are disabled. Never returns.
 
-    Every service publishes the same figures, so use the maximum, not the sum.
+    Every service publishes the same gauges. So a chart must show the maximum of the services, not the sum.
 
     Args:
         observer: The observer.

@@ -1,4 +1,4 @@
-"""Read from the broker if the webhook services of a namespace run, and if an attempt is late."""
+"""Ask the broker if a webhook service of a namespace runs, and when the oldest attempt is due."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pointsman_schemas.subjects import Subjects
 
 __all__ = ["Observation", "Observer", "ServiceState", "read_service"]
 
-_MAX_CHECKS = 20  # most retries that one observation reads again, because the retries may have been deleted
+_MAX_CHECKS = 20  # largest number of retries that one observation reads again, to see if the retries still exist
 
 
 class ServiceState(NamedTuple):
@@ -38,9 +38,9 @@ class Observation(NamedTuple):
     Attributes:
         endpoints: The endpoints, oldest first.
         service: The state of the webhook services.
-        oldest_due: The earliest time of the attempts that have not been made. These are first attempts at deliveries
-            that no service has received, and retries for enabled endpoints. The time of a retry may be in the future.
-            None without such attempts.
+        oldest_due: The time at which the oldest open attempt is due; None without an open attempt. Open attempts are
+            of two kinds. The first attempt at a delivery that no service has received is due when the delivery is
+            stored. A retry for an enabled endpoint can also be due in the future.
     """
 
     endpoints: Sequence[Endpoint]
@@ -54,7 +54,7 @@ class _Retry(NamedTuple):
 
 
 async def read_service(bus: Bus, subjects: Subjects) -> ServiceState:
-    """Return the state of the webhook services. The broker reports the pull requests of the services.
+    """Return the state of the webhook services. The broker reports their open pull requests, so it shows if one runs.
 
     Args:
         bus: The bus.
@@ -70,9 +70,12 @@ async def read_service(bus: Bus, subjects: Subjects) -> ServiceState:
 
 
 class Observer:
-    """Observe the webhook services. A second observation with the same observer reads only new receipts.
+    """Observe the webhook services.
 
-    Memory: some 300 bytes for each retry, for at most `MAX_WAITING_DELIVERIES` retries.
+    A receipt is a message with the state of a delivery. The first observation reads all receipts of deliveries that
+    are not settled. Each later observation with the same observer reads only the new receipts.
+
+    Memory: some 300 bytes for each retry. There are at most `MAX_WAITING_DELIVERIES` retries.
 
     Args:
         bus: The bus.
@@ -101,17 +104,17 @@ class Observer:
         depths = await _read_depths(self._bus, self._subjects)
         deliveries = depths[-1]
         await self._read_receipts(0 if deliveries is None else deliveries.settled_through)
-        # read after the receipts, so if the endpoint of a receipt is missing, it was deleted
+        # The endpoints are read after the receipts. So if the endpoint of a receipt is missing, it was deleted.
         endpoints = await self._store.list()
         waiting, retry = await self._oldest_waiting(deliveries), await self._earliest_retry(endpoints)
         due = min((each for each in (waiting, retry) if each is not None), default=None)
         return Observation(endpoints, _service_of(depths), due)
 
     async def _read_receipts(self, settled_through: int) -> None:
-        """Read the retries from the receipts since the last call.
+        """Update the retries from the receipts that were stored since the last call.
 
-        A delivery with a retry is not settled, and the receipt follows the delivery in the stream. So the first call
-        starts at the oldest delivery that is not settled.
+        A delivery with a retry is not settled, and its receipt follows the delivery in the stream. So no receipt with a
+        retry precedes the oldest delivery that is not settled, and the first call starts there.
         """
         # a smaller number means that the stream or the consumer was deleted and created again, so read all again
         if settled_through < self._settled_through:

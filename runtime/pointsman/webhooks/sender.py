@@ -1,6 +1,7 @@
 """Send one signed delivery over HTTP/1.1, without redirects.
 
-The IP address must be public, and is checked before the connection is made.
+Unless private networks are allowed, all IP addresses of the host must be public. This is checked before the connection
+is made.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ from pointsman.util.threads import run_in_thread
 
 __all__ = ["Response", "SendError", "Sender", "jittered", "signed_headers"]
 
-_MAX_ADDRESSES = 4  # addresses of one host that are tried
+_MAX_ADDRESSES = 4  # largest number of addresses of one host that are tried
 _READ_BYTES = 16_384
-_MAX_HEAD_BYTES = 32_768  # bytes of the head of a response
+_MAX_HEAD_BYTES = 32_768  # largest size of the head of a response
 _MAX_RETRY_AFTER_S = 86_400.0
 
 
@@ -35,7 +36,7 @@ class Response(NamedTuple):
 
     Attributes:
         status: The status code.
-        retry_after: The seconds of `Retry-After`; 0 without this header.
+        retry_after: The seconds to wait before the next attempt, from the header `Retry-After`; 0 without the header.
     """
 
     status: int
@@ -104,7 +105,7 @@ class Sender:
             The response, of any status.
 
         Raises:
-            SendError: There was no response.
+            SendError: There was no response, or nothing was sent because the address is refused.
         """
         try:
             async with asyncio.timeout(self._timeout):
@@ -141,7 +142,7 @@ class Sender:
             writer.write(connection.send(request) or b"")
             writer.write(connection.send(h11.Data(data=body)) or b"")
             writer.write(connection.send(h11.EndOfMessage()) or b"")
-            # An endpoint may respond before the whole body is read, so do not wait until the body is sent.
+            # An endpoint might respond before it has read the whole body, so do not wait until the body is sent.
             return await _read_response(connection, reader)
         finally:
             writer.close()
@@ -158,7 +159,7 @@ class Sender:
         Raises:
             SendError: An address of the host is not public.
             SSLError: TLS failed.
-            OSError: No address can be connected to.
+            OSError: A connection to each tried address failed, or the host has no address.
         """
         # Use a separate thread, because a few hosts with slow name servers would fill the default executor.
         found = await run_in_thread(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
@@ -201,7 +202,7 @@ async def _read_response(connection: h11.Connection, reader: asyncio.StreamReade
 
 
 def _retry_after(text: str) -> float:
-    """Return the seconds of a `Retry-After`, at most a day; 0 for a value that cannot be read."""
+    """Return the seconds to wait that a `Retry-After` requests, at most a day; 0 for a value that cannot be read."""
     text = text.strip()
     seconds = 0.0
     if text.isascii() and text.isdecimal():
@@ -214,9 +215,12 @@ def _retry_after(text: str) -> float:
 
 
 def jittered(pause: float) -> float:
-    """Return a pause that is longer by a random part of up to a tenth, so many retries do not coincide.
+    """Make a pause longer by a random part of up to a tenth, so that many retries do not happen at the same time.
 
     Args:
         pause: The pause in seconds.
+
+    Returns:
+        The longer pause.
     """
     return pause * random.uniform(1.0, 1.1)

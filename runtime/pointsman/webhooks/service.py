@@ -1,7 +1,7 @@
 """Deliver events to webhooks: store a delivery for each endpoint, send the deliveries, and repeat failed deliveries.
 
 Any number of services share durable consumers. If a service is killed, the broker redelivers its unacknowledged
-messages, so nothing is lost. An endpoint gets each event at least once, each time with the same `webhook-id`.
+messages, so nothing is lost. An endpoint might get an event more than once, each time with the same `webhook-id`.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ __all__ = ["WebhookService"]
 
 _log = get_logger(__name__)
 
-_BATCH = 100  # events that are processed before the endpoints are read again
+_BATCH = 100  # largest number of events that are processed before the endpoints are read again
 _UNAVAILABLE_PAUSE_S = 1.0  # seconds before a message is delivered again after an error of the broker
 _CRASH_PAUSE_S = 60.0  # seconds before a delivery is repeated after an unexpected error
 _ENDPOINTS_TTL_S = 1.0  # seconds for which the endpoints in memory are used
-_ACK_MARGIN_S = 5.0  # seconds of the acknowledgement deadline, in addition to the time of the exchange
+_ACK_MARGIN_S = 5.0  # seconds by which the acknowledgement deadline is longer than the timeout of an exchange
 _MAX_PAUSE_S = 86_400.0
 _THROTTLING = frozenset({429, 502, 503, 504})  # statuses of an overloaded endpoint
 _THROTTLE_S = 5.0  # seconds for which nothing is sent to an overloaded endpoint without `Retry-After`
@@ -79,7 +79,7 @@ class WebhookService:
 
     @property
     def waiting_for(self) -> Sequence[str]:
-        """The consumers that the broker does not serve at present."""
+        """The names of the consumers that the broker does not serve at present."""
         wanted = webhook_consumers(self._subjects)
         return [
             each.name for each in wanted if (consumer := self._consumers.get(each.name)) is None or not consumer.bound
@@ -183,10 +183,10 @@ class WebhookService:
                 task.add_done_callback(self._attempts.discard)
 
     async def _attempt(self, delivery: Delivery) -> None:
-        """Send, defer or drop one delivery."""
+        """Send one delivery, return it to the broker for later, or drop it."""
         try:
             address = self._subjects.parse_delivery(delivery.message.subject)
-            # before a resend, the operator may have just changed the endpoint, so the endpoint is read again
+            # An operator often changes an endpoint and then requests a resend, so a resend reads the endpoint again.
             endpoint = await self._endpoint(address.endpoint, newest=delivery.message.subject.endswith(_RESEND))
             if endpoint is None:  # the endpoint was deleted
                 await self._drop(address)
@@ -216,7 +216,10 @@ class WebhookService:
             await self._bus.publish(receipt, dump(state.model_copy(update=update)), {})
 
     async def _endpoint(self, id: str, *, newest: bool) -> Endpoint | None:
-        """Return an endpoint that was read at most `_ENDPOINTS_TTL_S` ago. With `newest`, read the endpoint now."""
+        """Return an endpoint from the last read, if that was at most `_ENDPOINTS_TTL_S` ago. Otherwise, read it now.
+
+        With `newest`, always read the endpoint now.
+        """
         read_at, endpoints = self._known
         known = endpoints.get(id)
         # An unknown endpoint may be new, and a disabled endpoint may be enabled by now, so read both again.

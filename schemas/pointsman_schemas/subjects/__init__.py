@@ -1,6 +1,7 @@
 """Build and parse the subjects of the bus, and validate every token. No other package builds or parses subjects.
 
-Each stream has one kind of writer. So the broker's permissions can bind the part of a subject that names the publisher.
+The publisher of a message is named in its subject, such as the caller of a request or the agent of a result. So the
+broker's permissions can restrict a user to the subjects with its own name.
 
 | Subject | Carries | Writer |
 |---|---|---|

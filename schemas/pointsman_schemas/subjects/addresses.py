@@ -82,7 +82,7 @@ class ControlAddress:
         team: The team.
         workflow: The workflow.
         action: The command, such as `cancel` or `answer`.
-        actor: The user, or the team of a parent workflow. The broker's permissions bind this token to a user.
+        actor: The user, or the team of a parent workflow. The broker's permissions allow a user only its own name here.
         id: The id of the control event.
     """
 
@@ -160,7 +160,7 @@ class AddressParser(Namespace):
         """Return the workflow in a subject.
 
         Args:
-            subject: A subject, of any publisher.
+            subject: Any subject, even one that no process of Pointsman has built.
 
         Returns:
             The workflow; empty for a subject without a workflow.

@@ -49,7 +49,7 @@ class SubjectFilters(Namespace):
             The subject filter.
         """
         names = [token(team, "team"), token(workflow, "workflow")]
-        if WORKFLOW_TOKEN_INDEX[kind] == 2:  # results begin with the team, other kinds with the agent
+        if WORKFLOW_TOKEN_INDEX[kind] == 2:  # a result has its agent after the team, other kinds have it before
             names.insert(1 if kind == "result" else 0, "*")
         return f"{self.namespace}.{kind}.{'.'.join(names)}.>"
 

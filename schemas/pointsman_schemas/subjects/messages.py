@@ -150,7 +150,7 @@ class MessageSubjects(Namespace):
         return self._subject("timer", team=team, workflow=workflow, timer=name)
 
     def schedule(self, team: str, workflow: str, name: str) -> str:
-        """Build the subject of the schedule of a timer.
+        """Build the subject of the scheduled message from which the broker publishes a timer.
 
         Args:
             team: The team.
@@ -163,12 +163,12 @@ class MessageSubjects(Namespace):
         return self._subject("schedule", team=team, workflow=workflow, target="timer", schedule=name)
 
     def retry(self, team: str, workflow: str, name: str) -> str:
-        """Build the subject of the schedule of a delayed handoff.
+        """Build the subject of the scheduled message from which the broker publishes a delayed handoff.
 
         Args:
             team: The team.
             workflow: The workflow.
-            name: The name of the schedule.
+            name: The name of the scheduled message, see `delayed_handoff_id`.
 
         Returns:
             The subject.
@@ -253,7 +253,7 @@ class MessageSubjects(Namespace):
         return self._subject("message", agent=agent, team=team, workflow=workflow, number=str(number))
 
     def limit(self, id: str) -> str:
-        """Build the subject of a shared limit.
+        """Build the subject of a limit that all workers share.
 
         Args:
             id: The id of the limit.

@@ -43,7 +43,7 @@ class Namespace:
 
     @property
     def work_stream(self) -> str:
-        """The stream of handoffs, timers and schedules."""
+        """The stream of handoffs and timers, and of the scheduled messages from which the broker publishes them."""
         return f"{self._stream_prefix}_WORK"
 
     @property
@@ -53,7 +53,7 @@ class Namespace:
 
     @property
     def log_stream(self) -> str:
-        """The stream of logs, outcomes and questions."""
+        """The stream of logs, outcomes, questions, messages to workflows, and the records of threads and schedules."""
         return f"{self._stream_prefix}_LOG"
 
     @property
@@ -78,7 +78,7 @@ class Namespace:
 
     @property
     def limits_stream(self) -> str:
-        """The stream of shared limits and open circuits."""
+        """The stream of the limits that all workers share, and of the open circuits."""
         return f"{self._stream_prefix}_LIMITS"
 
     @property
