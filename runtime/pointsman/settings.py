@@ -47,7 +47,7 @@ _MAX_SHOWN_CHARS = 80  # characters of a value that a message repeats
 _MAX_INBOX_PREFIX = 128  # characters
 _MIN_S, _MAX_S = 0.01, 86_400  # seconds: a broker takes longer than 0.01 s to answer; 86,400 s is a day
 _MIN_DAYS, _MAX_DAYS = 1 / 86_400, 36_500  # days: one second; a hundred years, which fit in the broker's nanoseconds
-_MAX_RETRIES_S = 5 * 86_400
+_MAX_RETRIES_S = 5 * 86_400  # seconds: five days
 _MAX_COUNT = 1_000_000
 _MAX_EVENT_BYTES = 1 << 30
 _MAX_STREAM_BYTES = (1 << 63) - 1  # the largest integer of the broker
@@ -87,10 +87,10 @@ class Settings(Options):
     replicas: Annotated[int, Field(ge=1, le=5)] = 1
     """Copies that the broker stores of each stream that this process creates. Use 3 on a cluster of three servers."""
     unsynced_handoffs: bool = False
-    """Create a new namespace with a separate stream for handoffs, which the broker syncs to disk later than
-    `sync_interval: always` requires. If the broker loses a handoff, the supervisor sends the handoff again from the
-    log. Use the setting for a broker of one node with `sync_interval: always`. The setting does not change a namespace
-    that exists."""
+    """Create a new namespace with a separate stream for handoffs. The broker acknowledges a message of this
+    stream before the message is on disk, even with `sync_interval: always`. If the broker loses a handoff, the
+    supervisor sends the handoff again from the log. Use the setting for a broker of one node with
+    `sync_interval: always`. The setting does not change a namespace that exists."""
     provision: bool = True
     """Create missing streams and consumers, if the broker permits this process to create streams and consumers. With
     false, the process uses the streams and consumers that `pointsman provision` has created, and sends no request about
@@ -99,10 +99,10 @@ class Settings(Options):
     """Seconds after which the broker delivers a message again, if its consumer has not settled the message and has not
     reported progress."""
     max_deliveries: Annotated[int, Field(ge=1, le=_MAX_COUNT)] = 5
-    """Deliveries of a handoff without a result after which its attempt fails as `crashed`, because the handoff seems to
-    kill its workers. A delivery also counts if a restarting worker returns the handoff. By default, `max_deliveries`
-    times `ack_wait` is 100 s. That is less than the timeout of a task, 120 s, so the attempt fails with this cause
-    before the task times out."""
+    """Number of deliveries of a handoff, without a result, after which its attempt fails as `crashed`. Such a handoff
+    seems to kill its workers. A delivery also counts if a restarting worker returns the handoff. By default,
+    `max_deliveries` times `ack_wait` is 100 s. That is less than the timeout of a task, 120 s, so the attempt fails
+    with this cause before the task times out."""
     request_timeout: Annotated[float, Field(ge=_MIN_S, le=_MAX_S)] = 5.0
     """Maximum time to wait for one answer of the broker."""
     heartbeat: Annotated[float, Field(ge=_MIN_S, le=_MAX_S)] = 5.0
@@ -114,19 +114,20 @@ class Settings(Options):
     """Time without an answer of the agents' event loop after which a worker logs `event_loop_blocked`. The log entry
     names the agent and the code that block the loop. A shorter block hardly delays other agents. 0: no watch."""
     circuit_failures: Annotated[int, Field(ge=0, le=_MAX_COUNT)] = 5
-    """Consecutive failed tasks of an agent after which a supervisor opens the agent's circuit and sends no tasks to it.
-    Random failures rarely reach 5: if one task in ten fails at random, a circuit opens once in 100,000 tasks. 0: no
-    circuit opens."""
+    """Number of consecutive failed tasks of an agent after which a supervisor opens the agent's circuit and sends no
+    tasks to it. Random failures rarely reach 5: if one task in ten fails at random, a circuit opens once in 100,000
+    tasks. 0: no circuit opens."""
     circuit_open: Annotated[float, Field(ge=_MIN_S, le=_MAX_S)] = 10.0
     """Time that a circuit stays open before the supervisor sends one task as a probe. The time doubles after each
     failed probe, up to five minutes. The time is short at first because the cause often ends soon, such as a restart of
     the worker, or a rate limit of the provider that ends with the minute."""
     max_running: Annotated[int, Field(ge=1, le=_MAX_COUNT)] = 1000
-    """Running workflows at which a supervisor process stops accepting requests."""
+    """Number of running workflows at which a supervisor process stops accepting requests."""
     max_schedules: Annotated[int, Field(ge=0, le=_MAX_COUNT)] = 1000
-    """Schedules of one team at which its supervisors refuse to create another schedule."""
+    """Number of schedules of one team at which its supervisors refuse to create another schedule."""
     max_caller_schedules: Annotated[int, Field(ge=0, le=_MAX_COUNT)] = 200
-    """Schedules of one caller with one team at which the supervisors of the team refuse to create another schedule."""
+    """Number of schedules of one caller with one team at which the supervisors of the team refuse to create another
+    schedule."""
     retention_days: Annotated[float, Field(ge=_MIN_DAYS, le=_MAX_DAYS)] = 30.0
     """Days to keep the log of a workflow after its end, and to keep dead letters. Handoffs and results are kept for 7
     days at most."""
@@ -165,7 +166,7 @@ class Settings(Options):
     dashboard_plain_http: bool = False
     """Let users of other machines log in over plain HTTP, although others can read the token on the network."""
     batch_rows: Annotated[int, Field(ge=1, le=_MAX_COUNT)] = 10_000
-    """Rows of one batch of the dashboard or the gateway."""
+    """Maximum number of rows of one batch of the dashboard or the gateway."""
     batch_bytes: Annotated[int, Field(ge=1024, le=_MAX_EVENT_BYTES)] = 33_554_432
     """Maximum size in bytes of the rows of one batch of the dashboard or the gateway."""
     gateway_host: str = "127.0.0.1"
@@ -182,23 +183,25 @@ class Settings(Options):
     gateway_upload_timeout: Annotated[float, Field(ge=_MIN_S, le=_MAX_S)] = 600.0
     """Seconds in which a client of the gateway must send a file. Each piece must arrive within 30 seconds."""
     gateway_max_requests: Annotated[int, Field(ge=1, le=_MAX_COUNT)] = 2_000
-    """Requests and streams that one gateway serves at a time."""
+    """Maximum number of requests and streams that one gateway serves at a time."""
     gateway_caller_requests: Annotated[int, Field(ge=1, le=_MAX_COUNT)] = 200
-    """Requests and streams of one caller that one gateway serves at a time. The signed webhooks of all senders together
-    have the same limit."""
+    """Maximum number of requests and streams of one caller that one gateway serves at a time. The same number limits
+    the signed webhooks of all senders together."""
     gateway_requests_per_minute: Annotated[int, Field(ge=1, le=_MAX_COUNT)] = 600
-    """Requests of one caller in a minute at one gateway, for keys that do not set this limit."""
+    """Maximum number of requests of one caller in a minute at one gateway, for keys that do not set this limit."""
     gateway_running: Annotated[int, Field(ge=1, le=_MAX_COUNT)] = 100
-    """Running workflows of one caller, for keys that do not set this limit."""
+    """Maximum number of running workflows of one caller, for keys that do not set this limit."""
     gateway_daily_bytes: Annotated[int, Field(ge=1024, le=_MAX_STREAM_BYTES)] = 10_737_418_240
-    """Bytes of the bodies that one caller sends to one gateway in a day, uploads included."""
+    """Maximum size in bytes of all bodies that one caller sends to one gateway in a day, uploads included."""
     gateway_daily_calls: Annotated[int, Field(ge=0)] | None = None
-    """Model calls of one caller's workflows in a day (UTC), for keys that do not set this limit. Unset: no limit."""
+    """Maximum number of model calls of one caller's workflows in a day (UTC), for keys that do not set this limit.
+    Unset: no limit."""
     gateway_daily_tokens: Annotated[int, Field(ge=0)] | None = None
-    """Tokens of one caller's workflows in a day (UTC), for keys that do not set this limit. Unset: no limit."""
-    gateway_daily_cost: Annotated[float, Field(ge=0)] | None = None
-    """Cost of one caller's workflows in a day (UTC), in US dollars, for keys that do not set this limit. Unset: no
+    """Maximum number of tokens of one caller's workflows in a day (UTC), for keys that do not set this limit. Unset: no
     limit."""
+    gateway_daily_cost: Annotated[float, Field(ge=0)] | None = None
+    """Maximum cost of one caller's workflows in a day (UTC), in US dollars, for keys that do not set this limit. Unset:
+    no limit."""
     gateway_hooks: str | None = None
     """TOML file with the signed webhooks that the gateway receives. Unset: the gateway receives no signed webhooks."""
     gateway_webhooks: Annotated[int, Field(ge=0, le=1_000)] = 5
@@ -207,7 +210,7 @@ class Settings(Options):
     """Maximum number of webhook endpoints of all callers together. Each event is compared with each endpoint."""
     gateway_public_url: str | None = None
     """URL under which clients reach the gateway, for the addresses in agent cards and A2A tasks, such as
-    `https://gateway.example.org`. Unset: the address of each request."""
+    `https://gateway.example.org`. Unset: the address to which the client sent its request."""
     gateway_a2a_signing_key: str | None = None
     """PEM file with a private key of the curve P-256 that signs agent cards. Unset: no signatures."""
     gateway_a2a_reused_message_ids: bool = False
@@ -219,7 +222,8 @@ class Settings(Options):
     webhook_timeout: Annotated[float, Field(ge=_MIN_S, le=300)] = 15.0
     """Time in which an endpoint of a webhook must accept the connection, read the delivery and respond."""
     webhook_concurrency: Annotated[int, Field(ge=1, le=1000)] = 32
-    """Deliveries that one process sends at a time. At most a quarter of them goes to one endpoint or one caller."""
+    """Maximum number of deliveries that one process sends at a time. At most a quarter of them goes to one endpoint or
+    one caller."""
     webhook_max_body: Annotated[int, Field(ge=1024, le=_MAX_EVENT_BYTES)] = 262_144
     """Maximum size in bytes of the body of a delivery. A larger event is sent without its data, but with its ids."""
     webhook_private_networks: bool = False
@@ -259,7 +263,7 @@ class Settings(Options):
     @model_validator(mode="before")
     @classmethod
     def _apply_environment(cls, given: Any) -> Any:
-        """Add the variables of fields that were not given."""
+        """Fill fields that were not given from the environment variables."""
         if not isinstance(given, dict):
             return given
         found = {name.removeprefix(_PREFIX).lower(): value for name, value in variables(_PREFIX).items()}

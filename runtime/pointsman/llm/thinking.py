@@ -17,11 +17,11 @@ _UNOPENED: Final = re.compile(rf"\A.*?</({_TAGS})>\s*", re.DOTALL | re.IGNORECAS
 _OPENING: Final = re.compile(rf"<({_TAGS})>", re.IGNORECASE)
 _CLOSING: Final = re.compile(rf"</({_TAGS})>\s*", re.IGNORECASE)
 _PARTIAL: Final = re.compile(r"</?[a-z]{0,9}\Z", re.IGNORECASE)
-"""The end of a piece that may be the start of a tag."""
+"""Matches the last characters of a piece, if they may be the start of a tag."""
 
 
 def without_thinking(text: str) -> str:
-    """Return the text of an answer without `<think>...</think>` and similar tags.
+    """Return the text of an answer without the thinking in `<think>...</think>` and similar tags.
 
     If the whole text is JSON, it is returned unchanged, because tags in its strings are data.
     """
@@ -47,7 +47,7 @@ class ThinkingFilter:
             piece: The next piece of the stream.
 
         Returns:
-            Text outside of the tags. A piece that may be the start of a tag is returned later.
+            Text outside of the tags. Last characters that may be the start of a tag are held until the next piece.
         """
         text, shown = self._held + piece, ""
         self._held = ""

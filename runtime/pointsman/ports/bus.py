@@ -69,10 +69,11 @@ class StoredMessage:
 
 
 class Delivery(Protocol):
-    """A message that a durable consumer delivered, and that the caller must settle once.
+    """A message that a durable consumer delivered. The caller must settle the message once.
 
-    If an acknowledgement is lost, the broker delivers the message again. So no method waits for the broker, and no
-    method raises an error while the connection is lost.
+    `ack`, `nak`, `term` and `forward` settle the message. A lost acknowledgement does no harm, because the broker then
+    delivers the message again. So no method waits for the broker, and no method raises an error while the connection is
+    lost.
     """
 
     @property
@@ -158,7 +159,7 @@ class Consumer(Protocol):
         Call the method only while no `take` runs.
 
         Returns:
-            The deliveries that were on their way: at most the room of the last `take`.
+            The deliveries that were on their way. There are at most as many as the `room` of the last `take`.
         """
         ...
 
@@ -216,12 +217,12 @@ class QueueDepth:
     """The backlog of a durable consumer.
 
     Attributes:
-        pending: Messages that were never delivered.
-        in_flight: Messages that were delivered and are not settled.
-        settled_through: All messages up to this sequence are settled.
-        ack_waits: The acknowledgement deadlines in seconds, if processes requested different deadlines; the longest
-            should apply. Empty if all processes requested the same deadline.
-        delivered_through: All messages up to this sequence were delivered at least once.
+        pending: The number of messages that were never delivered.
+        in_flight: The number of messages that were delivered and are not settled.
+        settled_through: The sequence up to which all messages are settled.
+        ack_waits: The acknowledgement deadlines in seconds, if processes requested different deadlines. The consumer
+            then has the longest of them. Empty if all processes requested the same deadline.
+        delivered_through: The sequence up to which all messages were delivered at least once.
         pulls: The number of open pull requests.
     """
 
@@ -237,7 +238,7 @@ class TraceHopStep(NamedTuple):
     """A step of a message through one server.
 
     Attributes:
-        kind: The action of the server: received, forwarded, stored or refused the message.
+        kind: The action: the server received the message, forwarded it (`handed_on`), stored it or refused it.
         at: The time by the server's clock.
         where: The connection, the server or the stream on the other side of the step.
     """
@@ -255,7 +256,7 @@ class TraceHop:
         subject: The subject.
         headers: The headers of the message.
         server: The server's name.
-        steps: The steps, in order, by the server's clock.
+        steps: The steps, in the order of their times by the server's clock.
         error: The reason why the server did not store the message; empty if the message was stored.
     """
 
@@ -292,7 +293,9 @@ class BusObserver(Protocol):
         ...
 
     def on_hop(self, hop: TraceHop) -> None:
-        """Observe the path of a message of a sampled trace through a server. Only called if `trace_broker` is set.
+        """Observe the path of a message through a server.
+
+        The bus calls this method only for messages of sampled traces, and only if the setting `trace_broker` is on.
 
         Args:
             hop: The hop.
@@ -306,8 +309,8 @@ class Bus(Protocol):
     Each stream has one kind of writer. Callers write to `{ns}_REQUESTS`, operators to `{ns}_CONTROLS`, agents to
     `{ns}_RESULTS`, and supervisors to `{ns}_WORK` and `{ns}_LOG`. `{ns}_DEAD` contains dead letters. `{ns}_LIMITS` and
     `{ns}_DELIVERIES` contain the newest message of each subject. Handoffs and delayed handoffs are in `{ns}_WORK`, or
-    in `{ns}_HANDOFFS` in a namespace with unsynced handoffs. In calls, the name of the stream of handoffs is always
-    `handoffs`. Only `{ns}_WORK` and `{ns}_HANDOFFS` accept `schedule` and `replace`.
+    in `{ns}_HANDOFFS` in a namespace with unsynced handoffs. As an argument of a call, the
+    stream of handoffs is `handoffs` in both cases. Only these two streams accept `schedule` and `replace`.
 
     A body that does not fit into one message is stored in the object store `{ns}_ARTIFACTS`, and afterwards the message
     with a reference to the body is stored. A read of the message also reads the body. If the object is missing, the
@@ -384,13 +387,13 @@ class Bus(Protocol):
         ...
 
     def optional_requests(self, *prefixes: str) -> AbstractContextManager[None]:
-        """Log refused permissions only at level info until the exit, because the caller continues without an answer.
+        """Log refused permissions at level info, not as errors. Use this for requests that need no answer.
 
         Args:
-            *prefixes: The beginnings of the subjects of optional requests; an empty text for all requests.
+            *prefixes: The prefixes of the subjects to which optional requests are sent; an empty text for all requests.
 
         Returns:
-            A context manager.
+            A context manager. Its exit restores the usual log level.
         """
         ...
 
@@ -434,10 +437,10 @@ class Bus(Protocol):
             The sequence of the message; for a repeated `message_id`, the sequence of the first message.
 
         Raises:
-            ConflictError: the subject does not end at `expect`. Nothing was stored.
+            ConflictError: the subject's newest message does not have the sequence `expect`. Nothing was stored.
             OversizeEventError: headers and body exceed `max_body`. Nothing was sent.
             InvalidTokenError: the subject contains white space, control characters, wildcards or an empty token.
-            PublishOutcomeUnknownError: no answer in time; the message may have been stored.
+            PublishOutcomeUnknownError: the broker did not answer in time. The message may have been stored or not.
         """
         ...
 
@@ -468,17 +471,21 @@ class Bus(Protocol):
             The sequence of the message; for a repeated `message_id`, the sequence of the first message.
 
         Raises:
-            ConflictError: the subject does not end at `expect`. Nothing was stored or deleted.
+            ConflictError: the subject's newest message does not have the sequence `expect`. Nothing was stored or
+                deleted.
             PeerError: the stream of `subject` accepts no replacements.
             OversizeEventError: headers and body exceed `max_body`. Nothing was sent.
-            PublishOutcomeUnknownError: no answer in time; the message may have been stored.
+            PublishOutcomeUnknownError: the broker did not answer in time. The message may have been stored or not.
         """
         ...
 
     def schedule(
         self, name: str, at: datetime, target: str, body: bytes, headers: Mapping[str, str]
     ) -> Coroutine[Any, Any, bool]:
-        """Schedule one durable publish. After a crash, the call may be repeated, even if the schedule has fired.
+        """Schedule one durable publish.
+
+        After a crash, the call may be repeated. If the schedule has fired, `target` has a message, so the repeated call
+        has no effect.
 
         Args:
             name: The subject of the schedule. If a schedule on this subject has not fired yet, the call replaces it.
@@ -514,7 +521,7 @@ class Bus(Protocol):
         ...
 
     async def capacity_problem(self, stream: StreamKind) -> str:
-        """Describe a limit because of which a stream refuses new messages or deletes old messages, now or soon.
+        """Describe a limit that makes a stream refuse new messages or delete old messages, now or soon.
 
         Args:
             stream: The stream.
@@ -539,8 +546,8 @@ class Bus(Protocol):
     async def last(self, stream: StreamKind, subject: str) -> StoredMessage | None:
         """Read the newest message of a subject.
 
-        A bus that reads from the stream's leader returns the newest message. Another bus may read from a replica that
-        lags, and then returns an older message.
+        A bus that reads from the stream's leader returns the newest message. A bus that reads from replicas may return
+        an older message, because a replica can lag.
 
         Args:
             stream: The stream.
@@ -574,12 +581,12 @@ class Bus(Protocol):
             after: Only messages with a greater sequence.
 
         Returns:
-            An iterator that ends after the message that is the newest now.
+            An iterator that ends after the message that was the newest at the call.
         """
         ...
 
     def follow(self, stream: StreamKind, subjects: Sequence[str], *, after: int = 0) -> AsyncIterator[StoredMessage]:
-        """Read the messages of subjects, in order, and wait for further messages. Reconnects leave no gap.
+        """Read the messages of subjects, in order, and wait for further messages. A reconnect skips no message.
 
         Args:
             stream: The stream.
@@ -613,7 +620,7 @@ class Bus(Protocol):
             ack_wait: The acknowledgement deadline in seconds. If a message is not settled by then, the broker delivers
                 the message again. Of the deadlines that the processes requested, the longest applies. A process
                 shortens the deadline only if no other process uses the consumer.
-            max_in_flight: The most unsettled messages of all processes together.
+            max_in_flight: The largest number of unsettled messages, of all processes together.
             ranked: True to use ranks, see `Consumer.set_rank`. All processes must pass the same value. The call changes
                 an existing consumer to this value.
 
@@ -630,7 +637,7 @@ class Bus(Protocol):
         If no process receives under a name, a delivery that is forwarded to this name returns to its consumer.
 
         Args:
-            name: The name of the receiver, a token.
+            name: The name of the receiver: one token of a subject.
             on_delivery: Called with each delivery.
 
         Returns:
@@ -668,8 +675,8 @@ class Bus(Protocol):
 
         Args:
             bucket: The name of the bucket, from `Subjects`.
-            group: A token before each key, by which a permission can name the keys of a group. Default: keys without a
-                group.
+            group: A token that is put before each key, so that one permission can name all keys of the group. Default:
+                keys without a group.
 
         Returns:
             The bucket.
@@ -694,8 +701,8 @@ class Bus(Protocol):
     ) -> AbstractAsyncContextManager[None]:
         """Subscribe to a subject (core NATS, at most once).
 
-        The subscription also receives a message for a stream when the message is published. At that time the stream may
-        not have stored the message, and may still refuse the message.
+        The subscription also receives messages that are published to a stream. It may receive such a message before the
+        stream has stored it, so the stream may still refuse the message.
 
         Args:
             subject: The subject; wildcards are allowed.
@@ -736,8 +743,9 @@ class Service:
         requests: The number of handoffs.
         errors: The number of failed attempts.
         last_error: The newest error.
-        processing_time: The time of all attempts, in seconds.
-        orphaned_handlers: Returns the number of threads and handlers that still run after their cancellation.
+        processing_time: The duration of all attempts together, in seconds.
+        orphaned_handlers: Function that returns the number of threads and handlers that still run after their
+            cancellation.
     """
 
     name: str

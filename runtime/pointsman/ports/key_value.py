@@ -16,7 +16,7 @@ class KeyValueEntry:
     Attributes:
         key: The key.
         value: The value; None if the key was deleted.
-        revision: The number of the change in the bucket, from 1. All keys of the bucket share the numbers.
+        revision: The number of the change. The changes of all keys of the bucket are numbered together, from 1.
     """
 
     key: str
@@ -36,13 +36,14 @@ class KeyValue(Protocol):
         Args:
             key: The key.
             value: The value, not empty.
-            expect: Compare-and-set: the revision of the key's newest change; 0 for a key without any change.
+            expect: Compare-and-set: the revision that the key's newest change must have; 0 if the key must have no
+                change; None, the default, for no check.
 
         Returns:
             The revision.
 
         Raises:
-            ConflictError: the newest change of the key is not `expect`. Nothing was stored.
+            ConflictError: the newest change of the key does not have the revision `expect`. Nothing was stored.
             InvalidTokenError: the key is not a token of a subject.
         """
         ...
@@ -75,7 +76,7 @@ class KeyValue(Protocol):
         ...
 
     def follow(self, after: int = 0) -> AsyncIterator[KeyValueEntry]:
-        """Yield the newest change of each key, then each further change. Reconnects leave no gap.
+        """Yield the newest change of each key, then each further change. A reconnect skips no change.
 
         Args:
             after: Only changes with a greater revision. Default: 0, all changes.

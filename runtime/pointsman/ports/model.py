@@ -69,8 +69,8 @@ class Turn:
         call_id: The id of the call that a `tool` turn answers.
         is_error: True if the tool of a `tool` turn failed.
         attachments: The files of a `user` turn.
-        provider_state: The state of the model's reply in an `assistant` turn. The provider requires this state together
-            with the tool results.
+        provider_state: The `provider_state` of the reply that became this `assistant` turn. The provider requires it in
+            the request that sends the tool results.
     """
 
     role: Literal["user", "assistant", "tool"]
@@ -87,17 +87,17 @@ class ModelRequest:
     """One model call.
 
     Attributes:
-        model: The model, by its provider's name.
+        model: The provider's name for the model; empty for `Model.name`.
         instructions: The system prompt.
         turns: The conversation.
         tools: The tools that the model may call.
-        output_schema: The JSON Schema of the answer, which is an object, for the structured output of the provider;
-            None for text.
+        output_schema: The JSON Schema of the answer, for the structured output of the provider. The answer must be an
+            object. None for an answer as text.
         output_name: The name of `output_schema`.
         max_tokens: The maximum number of tokens of the answer.
         temperature: The temperature; None for the provider's default.
-        on_text: Called with each piece of text of a streamed answer; None to disable streaming. The pieces are not an
-            answer before the reply is complete, because the stream may break off and the call may be repeated.
+        on_text: Called with each piece of text of a streamed answer; None to disable streaming. The pieces are only a
+            preview of the answer: the stream may break off, and a repeated call begins the text again.
     """
 
     model: str
@@ -121,7 +121,7 @@ class ModelReply:
         data: The parsed structured output, if a schema was requested.
         usage: The calls, tokens and cost.
         finish: `stop`, `tool_calls`, `length` or `refusal`.
-        model: The model that answered, by its provider's name.
+        model: The provider's name for the model that answered.
         id: The provider's id of the answer.
         provider_state: Opaque data that the provider requires in the next turn, such as thinking blocks and
             signatures; None if the provider requires no data.
@@ -152,7 +152,9 @@ class Model(Protocol):
 
     @property
     def account(self) -> str:
-        """Return a name for the key and the server, by which rate limits are shared. The name does not reveal the key.
+        """Return a name for the pair of API key and server. The name does not reveal the key.
+
+        Workers share the rate limits of a model if their accounts are the same.
 
         Returns:
             The name; empty without a key.
