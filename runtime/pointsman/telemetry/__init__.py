@@ -83,14 +83,14 @@ class Telemetry:
 def setup(service_name: str, *, instance: str = "", settings: Settings, exposed: bool = False) -> Telemetry:
     """Set up logs, traces and metrics of this process.
 
-    Spans and metrics are exported by OTLP over HTTP if `OTEL_EXPORTER_OTLP_ENDPOINT`, its variant for one signal, or
-    `OTEL_TRACES_EXPORTER` and `OTEL_METRICS_EXPORTER` request it. If the application has set its own providers,
-    Pointsman uses these providers. Log lines are exported if `OTEL_LOGS_EXPORTER` names `otlp`.
-    `OTEL_SDK_DISABLED=true` turns off all exports.
+    Spans and metrics are exported by OTLP over HTTP if `OTEL_EXPORTER_OTLP_ENDPOINT` or its variant for one signal is
+    set. `OTEL_TRACES_EXPORTER` and `OTEL_METRICS_EXPORTER` can name other exporters. If the application has set its own
+    OpenTelemetry providers, Pointsman uses these providers. Log lines are exported if `OTEL_LOGS_EXPORTER` names
+    `otlp`. `OTEL_SDK_DISABLED=true` turns off all exports.
 
     Args:
         service_name: Name of the service. `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES` replace the name.
-        instance: Id of this process in the service. The two variables also replace the id. Default: none.
+        instance: Id of this process in the service. `OTEL_RESOURCE_ATTRIBUTES` replaces the id. Default: none.
         settings: The settings of this process.
         exposed: Collect metrics for a Prometheus server, see `Telemetry.exposition`. Default: no.
 

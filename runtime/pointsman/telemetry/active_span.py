@@ -1,4 +1,4 @@
-"""Write attributes, events and errors to an open span, without secrets and text that cannot be encoded."""
+"""Write attributes, events and errors to an open span. Secrets in the texts of errors are hidden."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def set_error(inner: otel.Span, error_type: str, message: str) -> None:
 
 
 def writable_attributes(attributes: Attributes | None) -> Mapping[str, Value]:
-    """Return `attributes` for the SDK, with encodable texts and without values of None."""
+    """Return `attributes` for the SDK, without None, and with characters escaped that UTF-8 cannot encode."""
     if not attributes:
         return {}
     return {to_writable(key): _writable(value) for key, value in attributes.items() if value is not None}

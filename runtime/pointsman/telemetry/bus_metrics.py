@@ -1,4 +1,4 @@
-"""Count and time the messages on the bus by the messaging conventions, and record the broker's hops as spans.
+"""Count and time the messages on the bus by OpenTelemetry's conventions, and record the broker's hops as spans.
 
 While metrics and traces are off, the bus has no observer.
 """
@@ -21,14 +21,15 @@ def bus_observer() -> BusObserver | None:
 class _MessageMetrics:
     """Bus observer that records metrics and spans.
 
-    The duration of a receive is not measured, because a pull stays open, so it would be the time without messages.
+    The duration of a receive is not measured. A pull request stays open until messages arrive, so its duration would be
+    the time without messages.
     """
 
     def __init__(self) -> None:
         self._published_series: dict[tuple[str, Server | None, str | None], Labels] = {}
         self._received_series: dict[tuple[str, Server | None, str], Labels] = {}
-        """The two maps stay small, because destinations are templates of subjects, and there are few queues and
-        errors."""
+        """The two maps stay small: their keys contain templates of subjects instead of subjects, and there are few
+        queues and errors."""
 
     def on_published(self, subject: str, server: Server | None, seconds: float, error: str | None) -> None:
         if not metrics.metrics_enabled():

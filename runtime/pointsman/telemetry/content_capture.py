@@ -2,11 +2,12 @@
 
 | `POINTSMAN_CAPTURE_CONTENT` | `OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT` | On the spans and in the logs |
 |---|---|---|
-| `none` (default) | `false`, `no_content`, `event_only` (there are no events) | types of errors, see `error_content` |
-| `redacted` | `redacted` | all, without strings that resemble a key, token or password |
-| `full` | `true`, `span_only`, `span_and_event`, `full` | all, unchanged |
+| `none` (default) | `false`, `no_content`, `event_only` | no content; of errors only the types, see `error_content` |
+| `redacted` | `redacted` | all content, without strings that resemble a key, token or password |
+| `full` | `true`, `span_only`, `span_and_event`, `full` | all content, unchanged |
 
-If both variables are set, `POINTSMAN_CAPTURE_CONTENT` is used. The functions return attributes of the GenAI
+If both variables are set, `POINTSMAN_CAPTURE_CONTENT` is used. `event_only` asks for content in events and not on
+spans. Pointsman writes no such events, so the value means `none`. The functions return attributes of the GenAI
 conventions, as JSON text.
 """
 
@@ -59,7 +60,7 @@ _emails = False
 
 
 def configure(mode: Mode, *, emails: bool = False) -> None:
-    """Set the mode of this process. `emails` also hides addresses in the mode `redacted`. For `setup` and tests."""
+    """Set the mode of this process. With `emails`, the mode `redacted` also hides e-mail addresses."""
     global _mode, _emails
     _mode, _emails = mode, emails
     error_content.configure(visible=mode != "none")
@@ -128,7 +129,7 @@ def _message(turn: Turn) -> dict[str, Any]:
 
 
 def _parse_json(value: JsonValue) -> JsonValue:
-    """Parse JSON text; return other text unchanged. Parsed JSON is scrubbed by its keys and is not quoted twice."""
+    """Parse a JSON object or array, so that its values are scrubbed by their keys; return other text unchanged."""
     if not isinstance(value, str):
         return value
     try:

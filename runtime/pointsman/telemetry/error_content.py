@@ -1,6 +1,6 @@
 """Leave the texts of errors out of spans and logs, unless the capture of content is on.
 
-Content is prompts, answers and arguments.
+Content means prompts, answers and arguments.
 
 The text of an exception, the body of a provider's error and the name of a task in a refused plan may quote arguments,
 prompts and answers. Without capture, only the type of the exception and the lines of its stack are recorded.
@@ -41,7 +41,9 @@ def content_text(text: str) -> str | None:
 
 
 def message_of(error: BaseException) -> str:
-    """Return the message of an exception for a span or a log; its type if the message may quote content.
+    """Return the message of an exception for a span or a log.
+
+    While capture is off, the result for a message that may quote content is the type of the exception.
 
     Args:
         error: The exception.

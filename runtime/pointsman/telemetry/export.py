@@ -1,7 +1,7 @@
 """Start the export of spans, metrics and log lines by the standard `OTEL_` variables, and stop it within a time limit.
 
-The SDK and the exporters are imported only if there is something to export, so a process without telemetry has no cost
-of imports.
+The SDK and the exporters are imported only if there is something to export, so other processes do not pay for these
+imports.
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ def _build_traces(exporters: Sequence[Any], service_name: str, instance: str) ->
 
     class Provider(TracerProvider):
         def add_span_processor(self, span_processor: SpanProcessor) -> None:
-            """Add a processor. From now on, the SDK makes all spans, because other processors expect its spans."""
+            """Add a processor. After a foreign processor, the SDK makes all spans, because it expects such spans."""
             super().add_span_processor(span_processor)
             if traces.tracing_enabled() and not isinstance(span_processor, Batching):
                 traces.configure(self, _version(), sink)

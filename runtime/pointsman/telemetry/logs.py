@@ -1,6 +1,7 @@
 """Write one line per log event to standard error, as JSON or for a console, without secrets.
 
-Control characters in a text from outside could forge lines. JSON escapes them. For the console, this module does.
+Control characters in a text from outside could forge lines, so they are escaped: in JSON by the JSON encoder, and for
+the console by this module.
 """
 
 from __future__ import annotations
@@ -32,12 +33,13 @@ __all__ = ["Line", "bind", "configure", "get_logger", "send_to"]
 # bidirectional marks reorder lines, and a lone surrogate cannot be written as UTF-8.
 _UNPRINTABLE_PATTERN: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 _MAX_DEPTH: Final = 6  # depth to which containers are cleaned; a deeper container is shown as its cleaned `str()`
-_REPEAT_INTERVAL_S: Final = 60.0  # a line of an exporter is shown once in this time, which is longer than its retries
+# A line of an exporter is shown at most once in this time. A failing exporter repeats the line more often.
+_REPEAT_INTERVAL_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A log line as data, without secrets. `at` is in nanoseconds since 1970. The ids are empty outside of a span."""
+    """A log line as data, without secrets. `at` is in nanoseconds since 1970. Outside of a span, both ids are empty."""
 
     at: int
     level: str
@@ -96,7 +98,7 @@ class bind:
 
 
 def configure(settings: Settings) -> None:
-    """Set up structlog and the root logger. A setup of the application is not replaced."""
+    """Set up structlog and the root logger. If the application has set up one of them, its setup is kept."""
     as_json = settings.log_format == "json" or (settings.log_format == "auto" and not sys.stderr.isatty())
     if not structlog.is_configured() or structlog.get_config()["processors"] is _processors:
         _install(settings.log_level, as_json=as_json)
@@ -168,7 +170,7 @@ def _format_exception(logger: WrappedLogger, name: str, event: EventDict) -> Eve
 
 
 def _send_event(logger: WrappedLogger, name: str, event: EventDict) -> EventDict:
-    # A line of OpenTelemetry is not exported, because its export could fail and cause the next line.
+    # A line of OpenTelemetry is not exported, because a failed export of the line would cause the next such line.
     if _send is not None and not str(event.get("logger", "")).startswith("opentelemetry"):
         rest = dict(event)
         taken = {key: str(rest.pop(key, "")) for key in ("level", "event", "trace_id", "span_id")}
@@ -249,10 +251,10 @@ def _write(stream: TextIO, message: str) -> None:
 
 
 class _Handler(logging.Handler):
-    """Handler of the root logger. Lines of libraries pass the processors of Pointsman's own lines.
+    """Handler of the root logger. The lines of libraries go through the same processors as Pointsman's own lines.
 
-    Each line of OpenTelemetry is shown once a minute, because an exporter logs the same line with every batch while the
-    collector is unavailable.
+    Each line of OpenTelemetry is shown at most once a minute, because an exporter logs the same line with every batch
+    while the collector is unavailable.
     """
 
     def __init__(self, *, as_json: bool) -> None:

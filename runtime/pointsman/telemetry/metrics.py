@@ -1,10 +1,12 @@
-"""Record metrics in the units of the conventions: seconds, tokens, counts.
+"""Record metrics in the units of OpenTelemetry's conventions: seconds, tokens, counts.
 
 If metrics are off, a call costs only one comparison. This module stores the values of counters and gauges, and the SDK
 reads the values with callbacks. There are two reasons. An addition here costs only a fraction of an addition in the SDK
-(docs/performance.md). And a gauge can be removed here, while a gauge of the SDK reports its last value for ever. If
-Pointsman itself creates the metric readers, and the histograms have the default form, this package also stores the
-histograms.
+(docs/performance.md). And a gauge can be removed here, while a gauge of the SDK reports its last value for ever.
+
+The values of histograms are stored by `fast.histograms` for the same reason of cost. But the SDK stores them in two
+cases: if the application creates the metric readers, or if an `OTEL_` variable asks for histograms of another form than
+OpenTelemetry's default (see `otel_env.has_default_histograms`).
 """
 
 from __future__ import annotations
@@ -168,7 +170,7 @@ def clear_gauge(name: str, attributes: Attributes | None = None) -> None:
 def histograms() -> Histograms:
     """Return histograms for `configure`.
 
-    Each metric reader of the meter's provider must be of a class that `reader_class` of these histograms returned.
+    The SDK's own metric readers do not collect them. So create each reader with a class from their `reader_class`.
     """
     return Histograms(_HISTOGRAMS)
 
@@ -178,7 +180,7 @@ def configure(meter: Meter | None, kept: Histograms | None = None) -> None:
 
     Args:
         meter: The meter of the SDK.
-        kept: Histograms that this package stores. Default: the meter stores the histograms.
+        kept: The result of `histograms`, which then stores all values of histograms. Default: the SDK stores them.
     """
     global _meter, _histograms
     _meter, _histograms = meter, kept

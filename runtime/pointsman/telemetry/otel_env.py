@@ -43,14 +43,14 @@ def requested_exporters(signal: str) -> list[str]:
     )
     known: list[str] = []
     for name in asked:
-        if name == "none" or (name, signal) == ("prometheus", "METRICS"):  # read from the health port
+        if name == "none" or (name, signal) == ("prometheus", "METRICS"):  # Prometheus reads the health port
             continue
         if name not in ("otlp", "console"):
             log.warning(
                 "telemetry_exporter_unknown",
                 variable=f"OTEL_{signal}_EXPORTER",
                 seen=name,
-                expected="otlp, console or none; for metrics prometheus, too",
+                expected="otlp, console or none; for metrics also prometheus",
             )
         elif name == "otlp" and protocol != _HTTP_PROTOCOL:
             log.warning(
@@ -93,7 +93,10 @@ def has_prometheus(*, asked: bool) -> bool:
 
 
 def has_default_histograms() -> bool:
-    """Return True if histograms have the default form: cumulative, with explicit buckets and exemplars from traces."""
+    """Return True if histograms have OpenTelemetry's default form.
+
+    The default form is cumulative, with explicit buckets, and with exemplars from sampled traces.
+    """
     plain = {
         "OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE": "cumulative",
         "OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION": "explicit_bucket_histogram",

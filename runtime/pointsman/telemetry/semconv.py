@@ -176,8 +176,8 @@ WEBHOOK_DURATION: Final = "pointsman.webhook.duration"
 WEBHOOK_DISABLED: Final = "pointsman.webhook.disabled"
 WEBHOOK_OLDEST_DUE: Final = "pointsman.webhook.oldest_due"
 
-# The template of the subjects of each kind: True if the template keeps the third token (a team, an agent or an action),
-# and the placeholders after this token.
+# For each kind of subject, its template in two parts. The first part is True if the template keeps the third token (a
+# team, an agent or an action). The second part is the placeholders after this token.
 _DESTINATIONS: Final = {
     "request": (True, ".{caller}"),
     "control": (True, ".{workflow}.{action}.{actor}.{id}"),
@@ -203,7 +203,7 @@ _DESTINATIONS: Final = {
     "cancelled": (True, ".{workflow}"),
     "delta": (True, ".{workflow}.{agent}"),
 }
-_KEYS: Final = {"$O": "{object}", "$KV": "{instance}"}  # the placeholder for the key of a file and of an agent's card
+_KEYS: Final = {"$O": "{object}", "$KV": "{instance}"}  # placeholders for the keys of files and of agents' cards
 _QUEUES: Final = {
     "request": "request",
     "control": "control",
@@ -354,7 +354,7 @@ def process_inputs(
     correlation_id: str | None = None,
     server: Server | None = None,
 ) -> tuple[str, Attributes]:
-    """Return the span of a supervisor that processes `count` inputs of a workflow, with links. Kind: consumer."""
+    """Return the span of a supervisor that processes `count` inputs of a workflow. Kind: consumer."""
     kind = subject.removeprefix(f"{namespace}.").partition(".")[0]
     return f"process {namespace}.{kind}.{team}", {
         **_messaging(
@@ -420,7 +420,7 @@ def execute_tool(
     return f"execute_tool {tool}", {
         OPERATION_NAME: "execute_tool",
         TOOL_NAME: tool,
-        "gen_ai.tool.call.id": call_id or None,  # a tool call of code has no call id
+        "gen_ai.tool.call.id": call_id or None,  # empty for a call by code: only models give ids to their calls
         "gen_ai.tool.type": "function",
         "gen_ai.tool.description": description or None,
         AGENT_NAME: agent,
@@ -439,7 +439,7 @@ def deliver_webhook(
     code: int | None,
     status: str,
 ) -> tuple[str, Attributes]:
-    """Return the span of an attempt to deliver a webhook. Kind: client. A URL is left out, as it may have a secret."""
+    """Return the span of an attempt to deliver a webhook. Kind: client. The URL, which may be secret, is left out."""
     return f"deliver {event}", {
         "http.request.method": "POST",
         "http.response.status_code": code,

@@ -31,7 +31,7 @@ __all__ = [
 _SAMPLED_FLAG: Final = 0x01
 _KNOWN_FLAGS: Final = 0x03  # sampled and random trace id; other flags are cleared, because they must not be propagated
 _TRACEPARENT_PATTERN: Final = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
-_MAX_TRACESTATE_CHARS: Final = 512  # a longer state is dropped; the specification requires at least this limit
+_MAX_TRACESTATE_CHARS: Final = 512  # longer ones are dropped; the specification allows no lower limit
 
 
 class TraceContext(NamedTuple):
@@ -147,10 +147,10 @@ class ChosenIds:
 
 
 def trace_context(trace: TraceOrigin, span_id: str | None = None) -> TraceContext:
-    """Return the context of the workflow's own span, or of another span of its trace."""
+    """Return the context of the workflow's own span, or of the span `span_id` of the same trace."""
     return TraceContext(trace.trace_id, span_id or trace.span_id, trace.flags, trace.tracestate)
 
 
 def traceparent_of(trace: TraceOrigin, span_id: str | None = None) -> str:
-    """Return the header `traceparent` of the workflow's own span, or of another span of its trace."""
+    """Return the header `traceparent` for the workflow's own span, or for the span `span_id` of the same trace."""
     return f"00-{trace.trace_id}-{span_id or trace.span_id}-{trace.flags:02x}"

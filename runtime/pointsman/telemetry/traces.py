@@ -117,7 +117,7 @@ class SpanEvent:
 
 
 def tracing_enabled() -> bool:
-    """Return True if spans are recorded. Ask this on hot paths, and collect attributes only if True."""
+    """Return True if spans are recorded. On hot paths, call this before you collect attributes."""
     return _tracer is not None
 
 
@@ -130,15 +130,15 @@ class span:
     """Record a span around the block.
 
     An exception that leaves the block is recorded on the span and raised again. Cancellation is an error of type
-    `cancelled`. While the collector is down, no span is made. The missing span is counted as lost, and the spans within
-    the block become children of the surrounding span.
+    `cancelled`. While the collector is down, only spans without a parent are made. Any other span is counted as lost,
+    and the spans within its block become children of the surrounding span.
 
     Args:
         name: The name, or a function that returns the name and the attributes. The function is called only if a span
             is made.
         kind: The kind of the span. Default: `internal`.
         parent: The parent. Default: the innermost open span.
-        span_id: The id of the span, if another process already uses it. Default: a random id.
+        span_id: The id of the span, if other processes refer to the span by this id. Default: a random id.
         attributes: The attributes, if `name` is a text.
         links: Contexts of spans to link to.
         alone: Suppress the spans of instrumented libraries in the block. Default: no.
@@ -236,14 +236,16 @@ def _still_open(context: otel_context.Context) -> otel_context.Context:
 
 
 def reserve_context(parent: TraceContext | None = None) -> TraceContext:
-    """Return the context of a span that `record` exports later, maybe in another process. Use it as a parent at once.
+    """Return the context of a span that `record` exports later, maybe in another process.
+
+    Other spans can have this context as their parent at once, before the span is exported.
 
     Args:
         parent: The parent of the span. Default: the span is the root of a new trace.
 
     Returns:
-        The context. While tracing is off, `record` exports no span, so the result is `parent`, to which the children
-        belong then; without a parent, the result is the context of a new trace that is not sampled.
+        The context. While tracing is off, `record` exports no span. Then the result is `parent`, so the children belong
+        to `parent`; without a parent, the result is the context of a new trace that is not sampled.
     """
     tracer = _tracer
     if parent is not None:
@@ -268,7 +270,7 @@ def record(
     """Export a finished span with the ids of `context` and the given times. `error` is a type and a message.
 
     Nothing is exported if the trace is not sampled, or if the context was reserved while tracing was off. If no span is
-    made, a function as `name` is not called, and `happenings` and `links` are not iterated.
+    made, `name` is not called, and `happenings` and `links` are not iterated.
     """
     tracer, sink, recorder = _tracer, _sink, _recorder  # read once, because another thread may reset them
     if tracer is None or not context.sampled or context.span_id == parent_span_id:
@@ -341,7 +343,7 @@ def configure(
     Args:
         provider: The provider of the SDK.
         version: Version of this package. Default: none.
-        sink: Destination of the spans, which can refuse a span before it is made. Default: unknown.
+        sink: Destination of the spans, which can refuse a span before it is made. Default: no span is refused.
         recorder: Maker of the spans of sampled traces; requires `sink`. Default: the SDK makes all spans.
     """
     global _tracer, _sink, _recorder
@@ -358,7 +360,7 @@ def configure(
 
 
 class TracedCall(Generic[P, T]):
-    """A function for another process. The current span becomes the parent of the function's spans.
+    """A function for another process. The span that is current now becomes the parent of the function's spans.
 
     The object can be pickled if the function can. The other process sets up its own telemetry.
 

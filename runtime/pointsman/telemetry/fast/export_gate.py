@@ -20,8 +20,9 @@ from pointsman.telemetry.logs import get_logger
 
 __all__ = ["ExportGate"]
 
-_EXPORT_TIMEOUT_S: Final = 2.0  # an export that takes longer hangs: a busy collector answers in one second, or with 503
-_RETRY_PAUSE_S: Final = 5.0  # pause after a failed export; the standard's default delay of a batch
+# An export that takes longer counts as hanging: even a busy collector answers within a second, if only with status 503.
+_EXPORT_TIMEOUT_S: Final = 2.0
+_RETRY_PAUSE_S: Final = 5.0  # pause after a failed export; as long as OpenTelemetry's default pause between two batches
 
 _log = get_logger(__name__)
 
@@ -41,7 +42,7 @@ class ExportGate:
         self._has_failed = False  # True if the last export failed, so the collector seems unavailable
         self._retried_at = 0.0  # after a failure: time by `monotonic` from which one item is admitted
         self._export_started: float | None = None  # start of the running export, by `monotonic`
-        self._rejected = 0  # lost items since the last delivery
+        self._rejected = 0  # number of lost items since the last delivery
         self._was_full = False
         self._closed = False
         self._series = metrics.labels({semconv.SIGNAL: signal})
@@ -54,7 +55,7 @@ class ExportGate:
         """Set the gate to empty, at the start and in a forked process, because the SDK also empties its queue there."""
         self._in_flight = 0
         self._export_started = None
-        self._lock = threading.RLock()  # reentrant, because the finalizer of a generator may end a span under the lock
+        self._lock = threading.RLock()  # reentrant, because a generator's finalizer may end a span while it is held
 
     @property
     def lost(self) -> int:
@@ -68,9 +69,9 @@ class ExportGate:
     def collector_down(self) -> bool:
         """Return True if a span that begins now would probably be lost.
 
-        A span would be lost in two cases. In the first case, the last export failed, and the next try is not due or
-        has its item already. In the second case, an export hangs, and the queue is full. A full queue alone is not
-        enough, because the queue may have room when the span ends.
+        A span would be lost in two cases. In the first case, the last export failed, and either the next try is not
+        due, or the one item for this try is already queued. In the second case, an export hangs, and the queue is full.
+        A full queue alone is not enough, because the queue may have room when the span ends.
 
         Returns:
             True if there is no need to make the span.
@@ -107,7 +108,7 @@ class ExportGate:
 
         Raises:
             TypeError: The batch cannot be encoded. This is not a failure of the collector, which would be an OSError.
-            ValueError: Likewise.
+            ValueError: The batch cannot be encoded, as for `TypeError`.
         """
         with self._lock:
             self._in_flight -= len(batch)
@@ -141,7 +142,7 @@ class ExportGate:
             self._exporter.shutdown()
 
     def _limit(self) -> int:
-        """Return the number of items that may be in the queue after a failure."""
+        """Return the number of items that may be queued after a failure: 1 if the next try is due, otherwise 0."""
         return int(self._monotonic() >= self._retried_at)
 
     def _is_stuck(self) -> bool:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["MAX_SERIES", "OVERFLOW_LABELS", "Histograms", "Labels"]
 
 Labels: TypeAlias = frozenset[tuple[str, Value]]
-"""Key of a series. It contains the attributes in any order."""
+"""Key of a series: its attributes. Their order does not matter."""
 HistogramSpecs: TypeAlias = Mapping[str, tuple[str, str, tuple[float, ...]]]
 """Unit, description and boundaries of histograms, by name."""
 MAX_SERIES: Final = 2000  # largest number of series of one metric; the standard's default
@@ -43,7 +43,7 @@ class Histograms:
     def __init__(self, described: HistogramSpecs) -> None:
         self._described: Final = described
         self._series: dict[str, dict[Labels, _Series]] = {}
-        self._lock = threading.RLock()  # reentrant, because the finalizer of a generator may add a value under the lock
+        self._lock = threading.RLock()  # reentrant, because a generator's finalizer may add a value while it is held
 
     def add(self, name: str, value: float, labels: Labels) -> None:
         if not 0 <= value < _INFINITE:  # negative durations, from a clock that was set back, are dropped as in the SDK

@@ -1,7 +1,7 @@
 """Encode ended spans as the bytes of an OTLP request. The result equals the result of the SDK's encoder.
 
-The format is protobuf. The numbers of fields in this module are safe, because the fields of OTLP are stable. A field is
-a tag (number and kind), then its value, or its length and its bytes. The numbers and the order of the fields are from
+The format is protobuf. This module contains the numbers of fields, because OTLP never changes them. A field is a tag
+(number and kind), then its value, or its length and its bytes. The numbers and the order of the fields are from
 `opentelemetry/proto/trace/v1/trace.proto`. Values of types that OTLP does not have, and integers of more than 64 bits,
 are left out. Lone surrogates, which UTF-8 cannot encode, are escaped.
 """
@@ -15,11 +15,12 @@ from typing import Any, Final
 
 __all__ = ["encode_request", "encode_span"]
 
-_PAIR_CACHE_SIZE: Final = 1024  # encoded attributes in the cache, which nearly every span repeats
+_PAIR_CACHE_SIZE: Final = 1024  # number of encoded attributes in the cache; nearly every span repeats them
 # Longest value in the cache, in characters. Longer values are not cached, because they are usually ids.
 _MAX_CACHED_CHARS: Final = 24
-_HEAD_CACHE_SIZE: Final = 4096  # heads of longer texts in the cache; they recur, because they have only key and length
-_SIZE_CACHE_SIZE: Final = 4096  # encoded sizes in the cache; they recur, because spans of one kind have similar sizes
+# Number of heads of longer texts in the cache. Texts with the same key and the same length have the same head.
+_HEAD_CACHE_SIZE: Final = 4096
+_SIZE_CACHE_SIZE: Final = 4096  # number of encoded sizes in the cache; spans of one kind have similar sizes
 _INT64_BOUND: Final = 1 << 63  # an integer of OTLP is at least the negative bound, and less than the bound
 _UTF8: Final = ("utf-8", "backslashreplace")
 
@@ -78,8 +79,8 @@ def encode_span(
         ended: End in nanoseconds since 1970.
         remote: True if the parent is in another process. Default: yes.
         tracestate: The W3C trace state. Default: none.
-        events: The name, the time in nanoseconds since 1970 and the attributes of each event.
-        links: The trace id, the span id, True if that span is in another process, and the attributes of each link.
+        events: For each event: the name, the time in nanoseconds since 1970, and the attributes.
+        links: For each link: the trace id, the span id, True if that span is in another process, and the attributes.
         status: The number of the status in OTLP and a message. Default: unset.
         dropped: The numbers of attributes, events and links that exceeded the limits. Default: none.
 
@@ -206,7 +207,7 @@ def _encode_number(tag: int, number: int) -> bytes:
 
 @lru_cache(_SIZE_CACHE_SIZE)
 def _encode_varint(number: int) -> bytes:
-    """Encode a number with seven bits in each byte, lowest bits first. A negative number has 64 bits."""
+    """Encode a number with seven bits in each byte, lowest bits first; a negative one as 64-bit two's complement."""
     if 0 <= number < 128:
         return _ONE_BYTE_VARINTS[number]
     number &= 0xFFFF_FFFF_FFFF_FFFF

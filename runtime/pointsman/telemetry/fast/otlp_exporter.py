@@ -45,11 +45,11 @@ def span_exporter(name: str) -> Any:
 
 
 def _otlp() -> Any:
-    """Return an OTLP exporter. The SDK sends, retries, compresses and encrypts its requests.
+    """Return an OTLP exporter for encoded spans. The SDK sends, retries, compresses and encrypts its requests.
 
-    In two cases, the result is the SDK's own exporter, which cannot send encoded spans: if the SDK lacks the attributes
-    that the extension uses, or if the environment sets options that only the SDK implements. These options are limits,
-    the SDK's own metrics, and samplers that may drop a span of a sampled trace.
+    In two cases, the result is the SDK's own exporter, which cannot send encoded spans. In the first case, the SDK
+    lacks the attributes that the extension uses. In the second case, the environment sets options that only the SDK
+    implements: limits, the SDK's own metrics, or a sampler that may drop a span of a sampled trace.
 
     Returns:
         The exporter.
