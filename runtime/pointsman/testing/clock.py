@@ -11,7 +11,7 @@ from pointsman.ports.clock import Clock
 
 __all__ = ["VirtualClock"]
 
-_SETTLE_TURNS = 50  # turns of the loop for the work after a sleep, more than any chain of awaits in the tests needs
+_SETTLE_TURNS = 50  # number of turns of the loop after a sleep; more than any chain of awaits in the tests needs
 
 
 class VirtualClock(Clock):

@@ -1,4 +1,4 @@
-"""Inject typical faults of a broker into a bus, and crashes into its process. A seed determines the faults.
+"""Inject typical faults of a broker into a bus, and kill the process of the bus. A seed determines the faults.
 
 | Fault | Effect |
 |---|---|
@@ -83,15 +83,16 @@ class Faults:
     crashes: int = 10
     """Maximum number of processes that will still be killed."""
     latency: float = 0.002
-    """Average delay of a call, and average delay of its answer."""
+    """Average delay of a call on its way to the broker, and of the answer on its way back."""
     max_latency: float = 3.0
     timeout: float = 1.0
     """Maximum time to wait for an answer."""
     counts: Counter[str] = field(default_factory=Counter)
     log: Callable[[str], None] = _nothing
     in_flight: Counter[str] = field(default_factory=Counter)
-    """Late publishes that will still be stored, by subject."""
-    _tasks: dict[asyncio.Task[None], None] = field(default_factory=dict)  # kept, as the loop has only weak references
+    """Number of publishes that are late and not stored yet, by subject."""
+    # The tasks are kept here, because the loop has only weak references to them.
+    _tasks: dict[asyncio.Task[None], None] = field(default_factory=dict)
 
     @property
     def is_idle(self) -> bool:
@@ -100,7 +101,7 @@ class Faults:
 
     @property
     def active(self) -> bool:
-        """True while faults happen."""
+        """True while faults can happen: before the time `until`."""
         return asyncio.get_running_loop().time() < self.until
 
     def occurs(self, fault: str, where: str) -> bool:
@@ -128,7 +129,7 @@ class Faults:
 
         Args:
             where: The process and the call, for `log`.
-            faults: The kinds of faults.
+            faults: The kinds of faults to choose from, in this order.
 
         Returns:
             The first fault that happens; None without a fault.
@@ -136,7 +137,7 @@ class Faults:
         return next((fault for fault in faults if self.occurs(fault, where)), None)
 
     async def delay(self, where: str) -> None:
-        """Wait as long as a message travels to or from the broker.
+        """Wait for the time that a message takes to or from the broker.
 
         Args:
             where: The process and the call, for `log`.
@@ -147,7 +148,7 @@ class Faults:
             await asyncio.sleep(self.chance.expovariate(1 / self.latency))
 
     def schedule(self, delay: float, effect: Callable[[], Awaitable[Any]], subject: str = "") -> None:
-        """Run an effect later. The effect also happens if its process has died, because the message is in transit.
+        """Run an effect later. The effect also happens if its process dies meanwhile, because the message was sent.
 
         Args:
             delay: The delay in seconds.

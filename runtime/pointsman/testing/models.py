@@ -65,7 +65,7 @@ def text_reply(answer: object, *, finish: str = "stop", tokens: tuple[int, int] 
     """Return a reply that is a text or structured output.
 
     Args:
-        answer: A text, or JSON data or a model of pydantic for structured output.
+        answer: A text; or, for structured output, JSON data or a pydantic model.
         finish: The reason for the end of the reply. Default: `stop`.
         tokens: The numbers of input tokens and output tokens. Default: 10 and 5.
 

@@ -1,4 +1,4 @@
-"""Pytest plugin that forbids calls of models that cost money, except in tests with the marker `real_model`.
+"""Pytest plugin that forbids calls of paid models, except in tests with the marker `real_model`.
 
 Enable the plugin with `pytest_plugins = ["pointsman.testing.pytest_plugin"]` in the top `conftest.py`.
 """

@@ -1,4 +1,4 @@
-"""Simulate a whole system in one event loop. Time jumps, processes die, and every run is the same.
+"""Simulate a whole system in one event loop. Time jumps, processes die, and a run can be repeated exactly.
 
 `simulate` runs a coroutine on a loop without a real clock. Whenever no task can run, time jumps to the next timer, so a
 minute of waiting costs nothing. All timeouts of asyncio follow this time. The simulated code must not use threads or
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 _START_TIME = datetime(2030, 1, 1, tzinfo=UTC)
 _MAX_STEPS = 1_000_000
-"""Turns of the loop after which a run is called endless. A workflow usually needs a few thousand turns."""
+"""Number of turns of the loop after which a run counts as endless. A workflow usually needs a few thousand turns."""
 
 _RECANCEL_DELAY_S = 1.0  # pause before a task that ignored its cancellation is cancelled again
 
@@ -63,7 +63,7 @@ class SimulationLoop(asyncio.SelectorEventLoop):
         if self.steps > self._max_steps:
             self._max_steps += _MAX_STEPS  # raised, because the cleanup after the error also needs steps
             raise EndlessSimulationError(
-                f"more than {self.steps - 1} steps, at {self._time:.3f} s: something runs without end"
+                f"the run took more than {self.steps - 1} steps, at {self._time:.3f} s: something runs without end"
             )
         if timeout is None:
             raise EndlessSimulationError(f"at {self._time:.3f} s everything waits and no timer is set")
@@ -151,7 +151,7 @@ _owner: contextvars.ContextVar[SimulatedProcess | None] = contextvars.ContextVar
 
 
 class SimulatedProcess:
-    """A group of tasks that can be killed together: the task of `start`, and all tasks that are started in it.
+    """A group of tasks that can be killed together: the task of `start`, the tasks that it starts, and so on.
 
     Args:
         name: The name of the process, for messages.

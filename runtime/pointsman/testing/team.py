@@ -28,9 +28,9 @@ from pointsman_schemas.team import Team
 
 __all__ = ["run_team", "running_team"]
 
-_POLL_INTERVAL_S = 0.005  # between two checks if all agents are registered, which takes a few milliseconds
+_POLL_INTERVAL_S = 0.005  # seconds between two checks of the registry; all agents register in a few milliseconds
 _STOP_STEP_S = 0.05  # seconds of virtual time between two checks while the parts stop
-_HEARTBEAT_S, _ACK_WAIT_S = 3_600.0, 12_000.0  # long, because each heartbeat in virtual time takes real time
+_HEARTBEAT_S, _ACK_WAIT_S = 3_600.0, 12_000.0  # seconds; long, because each heartbeat in virtual time takes real time
 
 
 @asynccontextmanager
@@ -59,8 +59,8 @@ async def running_team(
         A client of the team.
 
     Raises:
-        ConfigurationError: There are no agents, two have the same name, a team names an agent or a skill that is
-            missing, or a lifespan failed.
+        ConfigurationError: There are no agents, two agents have the same name, a team names an agent or a skill that
+            no element of `agents` has, or a lifespan failed.
     """
     teams = [team] if isinstance(team, Team) else list(team)
     cast: list[AgentCard | Team] = [*(each.card for each in agents), *teams]

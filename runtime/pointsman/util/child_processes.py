@@ -23,7 +23,7 @@ __all__ = ["ChildExitedError", "ChildProcesses", "exit_message", "exit_with_pare
 _STOP_TIMEOUT_S = 5.0
 _FIRST_PAUSE_S = 0.5  # seconds before a crashed child is started again; doubled after each crash
 _MAX_PAUSE_S = 30.0
-_STABLE_AFTER_S = 30.0  # seconds after which a start counts as successful, so the next pause is the first pause again
+_STABLE_AFTER_S = 30.0  # seconds after which a child counts as stable: its next restart has the first pause again
 _LOG_TAIL_CHARS = 400  # characters of a log that an error repeats
 
 

@@ -12,8 +12,8 @@ _MAX_CAUSES = 10
 def causes(error: BaseException) -> Iterator[BaseException]:
     """Yield an exception and its causes, the outermost first.
 
-    A chain of causes can be a ring, so no exception is yielded twice. For example, code catches an error of a task and
-    raises an earlier error.
+    A chain of causes can be a ring. For example, code catches an error whose cause is an earlier error, and raises the
+    earlier error again. So no exception is yielded twice.
 
     Args:
         error: The exception.

@@ -9,7 +9,7 @@ from pointsman.errors import ConfigurationError
 
 __all__ = ["expand", "read_file"]
 
-_MAX_BYTES = 1 << 20  # a larger file is a wrong path, because certificates and credentials have a few kB
+_MAX_BYTES = 1 << 20  # a larger file means that the path is wrong, because certificates and credentials have a few kB
 
 
 def expand(path: str) -> Path:

@@ -61,7 +61,8 @@ class NKey:
             The key.
 
         Raises:
-            ValueError: The text is not a seed, or is damaged. The message has no subject; put "a seed that" first.
+            ValueError: The text is not a seed, or is damaged. The message is only a predicate, such as "is damaged":
+                put a subject before it.
         """
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 

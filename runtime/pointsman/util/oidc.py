@@ -27,11 +27,12 @@ _ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "E
 """Algorithms with a public key. HS256 is not accepted, because everyone who has the shared secret could make tokens."""
 _KEY_TYPES = ("RSA", "EC", "OKP")
 _MAX_AGE_S = 300.0  # seconds between two reads of the issuer's keys
-_MIN_PAUSE_S = 30.0  # least seconds between two reads, so that tokens with unknown keys do not cause a read each
+# Shortest time between two reads, in seconds. Otherwise, each token with an unknown key would cause a read.
+_MIN_PAUSE_S = 30.0
 _RETRY_PAUSE_S = 5.0  # seconds between a failed read and the next read
 _STALE_S = 60.0  # seconds for which known keys are used while reads fail, so that a short outage stops no login
 _FETCH_TIMEOUT_S = 5.0
-_READING_TIMEOUT_S = 15.0  # seconds for both documents, because all tokens wait during a read
+_READING_TIMEOUT_S = 15.0  # seconds to read both documents; limited, because all tokens wait during a read
 _MAX_DOCUMENT_BYTES = 1_000_000
 _LEEWAY_S = 30.0  # seconds by which clocks may differ
 
@@ -158,7 +159,7 @@ def _is_secure(url: str) -> bool:
 
 
 def _read_keys(issuer: str, jwks: str | None) -> dict[str, Any]:
-    """Return the keys for signatures by their ids. A key without `alg` is returned in a form for all algorithms."""
+    """Return the keys for signatures by their ids. A key without `alg` is returned raw, for any algorithm."""
     if jwks is None:
         jwks = _read_document(f"{issuer.rstrip('/')}/.well-known/openid-configuration").get("jwks_uri")
         if not isinstance(jwks, str):

@@ -1,7 +1,7 @@
 """Run a command in its own process group, and end the whole group when the caller is cancelled.
 
-The group receives SIGTERM, and SIGKILL some time later. A process that leaves its group on purpose, such as a daemon,
-is not ended. Where the system has no process groups, only the command itself is ended.
+The group receives SIGTERM, and SIGKILL if it has not ended 0.75 s later. A process that leaves its group on purpose,
+such as a daemon, is not ended. Where the system has no process groups, only the command itself is ended.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["CompletedProcess", "kill_groups", "run_process", "wait_until_ended"]
 
 # Seconds between SIGTERM and SIGKILL. Less than the one second that a worker waits for a cancelled handler.
 _TERMINATE_TIMEOUT_S = 0.75
-_POLL_INTERVAL_S = 0.02  # between two checks of a group, which is polled: the kernel reports no end of a grandchild
+_POLL_INTERVAL_S = 0.02  # seconds between two checks of a group; the kernel does not report the end of a grandchild
 
 _HAS_GROUPS = hasattr(os, "killpg")
 """False on Windows. On Windows, commands work, but the children of a command are not ended with the command."""

@@ -5,11 +5,12 @@ process that serves others, so no pair of a schema and a value may block the loo
 
 | Attack | Defence |
 |---|---|
-| references that double at each level, large values under many keywords | each keyword counts, up to `MAX_STEPS` |
-| `uniqueItems` and thousands of objects, for which the library compares each pair | a comparison of keys |
+| references that double at each level, large values under many keywords | at most `MAX_STEPS` keywords are evaluated |
+| `uniqueItems` and thousands of objects, of which the library compares each pair | a set of keys is compared instead |
 | a regular expression that backtracks | the engine of Rust, which takes linear time |
 
-A validation has the same result at any time and in any process, because decisions about the log depend on it.
+The limit is a number of steps and not a time. So a validation has the same result at any time and in any process. The
+replay of a log needs this, because decisions depend on the results of validations.
 """
 
 from __future__ import annotations
@@ -166,7 +167,7 @@ def _unique_items(validator: Any, unique: Any, instance: Any, schema: Any) -> It
 
 
 def _key(value: JsonValue) -> object:
-    """Return a key. Equal values have equal keys. In JSON, 1 equals 1.0 and differs from true."""
+    """Return a key that can be in a set. Equal values have equal keys. In JSON, 1 equals 1.0 and differs from true."""
     match value:
         case bool() | None:
             return ("constant", value)

@@ -81,8 +81,8 @@ _IN_USE: re.Pattern[str] | None = None
 def hide_secret(value: str | None) -> None:
     """Hide a secret of this process, of any form, in every text that `scrub` handles.
 
-    A percent-encoded copy is also hidden. A secret of fewer than 6 characters, and a placeholder such as `ollama`, is
-    not hidden, because it is a part of ordinary words. A secret of fewer than 12 characters is hidden as a whole word.
+    A percent-encoded copy is also hidden. A secret of fewer than 6 characters, or a placeholder such as `ollama`, is
+    not hidden, because it is a part of ordinary words. A secret of 6 to 11 characters is hidden only as a whole word.
 
     Args:
         value: The key, token or password in use; None and an empty text are ignored.
@@ -109,12 +109,12 @@ def hide_header_values(headers: Iterable[str]) -> None:
 
 
 def to_writable(text: str) -> str:
-    """Return `text` with lone surrogates escaped. UTF-8 cannot encode them, so a whole batch would be lost."""
+    """Return `text` with lone surrogates escaped. UTF-8 cannot encode one, so it would lose a whole batch."""
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
 
 def scrub(text: str, *, emails: bool = False) -> str:
-    """Replace keys, tokens, and passwords in URLs by `[hidden]` in a text. Also apply `to_writable`.
+    """Replace the keys, tokens and passwords in a text by `[hidden]`, and apply `to_writable`.
 
     Secrets of this process are found by their value (see `hide_secret`), and other secrets by their form.
 
