@@ -3,9 +3,9 @@
 | Attack | Defence |
 |---|---|
 | a foreign page whose host name resolves to this machine | `Host` must be an address, `localhost` or an allowed name |
-| a foreign page that posts to the dashboard | `Origin` must be the host, and the body JSON or declared as bytes |
+| a foreign page that posts to the dashboard | `Origin` must be this host; only JSON and byte streams are accepted |
 | another machine | without users, the dashboard listens on loopback only |
-| a search for a token | after 10 wrong tokens in a minute, an address must wait |
+| the guessing of a token | after 10 wrong tokens in a minute, an address must wait |
 | a stolen session | a session ends after 12 hours, or when the token of the user is removed |
 | a reader of the network | over plain HTTP, a login works only on loopback; over HTTPS, the cookie is `Secure` |
 | a script in the text of a model | text is shown as text, and only scripts of the package may run |
@@ -71,13 +71,13 @@ _PUBLIC_PATHS = (
 
 
 _USER_KEY = "pointsman.user"  # the key of the user in the ASGI scope
-_MAX_FAILURES = 10  # wrong tokens that one address may send in a window
+_MAX_FAILURES = 10  # number of wrong tokens that one address may send in a window
 _FAILURE_WINDOW_S = 60.0
-_MAX_ADDRESSES = 10_000  # addresses whose failures are in memory
+_MAX_ADDRESSES = 10_000  # number of addresses whose failures are in memory
 
 
 class LoginThrottle:
-    """Count wrong tokens by address. With the bound, a search for a token takes too long to succeed.
+    """Count wrong tokens by address. An address with too many must wait, so guessing a token takes too long.
 
     Args:
         monotonic: The clock, in seconds.
@@ -109,7 +109,7 @@ class AccessGuard:
         app: The application.
         users: The users; without users, every request may do everything.
         hosts: Host names that requests may use, in addition to addresses and `localhost`.
-        throttle: Counts wrong tokens.
+        throttle: The counter of wrong tokens. Default: a new counter.
     """
 
     def __init__(
@@ -183,7 +183,7 @@ def user_of(scope: Scope) -> User | None:
 
 
 def actor_of(request: Request) -> str:
-    """Return the name of the actor for the actions of a request; `dashboard` if the dashboard has no users.
+    """Return the name under which the actions of a request are recorded; `dashboard` without users.
 
     Args:
         request: An admitted request.
@@ -210,7 +210,7 @@ def client_of(request: Request, client: Client) -> Client:
 
 
 def is_plain_http(scope: Scope) -> bool:
-    """Return True for a request over plain HTTP that is not to a loopback address, because others can read it."""
+    """Return True if others can read a request: it came over plain HTTP, and not to a loopback address."""
     return scope["scheme"] != "https" and not is_loopback(host_name(Headers(scope=scope).get("host", "")))
 
 

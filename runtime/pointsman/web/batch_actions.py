@@ -29,7 +29,7 @@ __all__ = ["BatchActions", "batch_json"]
 
 _MAX_NAME_CHARS = 255
 _DEFAULT_CONCURRENCY = 10
-_YIELD_EVERY = 200  # rows that are read before other tasks of the event loop may run
+_YIELD_EVERY = 200  # number of rows that are read before other tasks of the event loop may run
 
 
 class BatchActions:
@@ -49,11 +49,11 @@ class BatchActions:
     async def start(self, request: Request) -> Response:
         """Receive the body as a file of requests, and store the rows as a batch in the name of the user.
 
-        A repetition of the same file, team and mapping by the same user is the same batch. After a cancellation, the
-        repetition is a new batch.
+        If the user has sent the same file with the same team and mapping before, no new batch is made, unless that
+        batch was cancelled.
 
         Returns:
-            The batch.
+            The new or the earlier batch.
         """
         given = request.query_params
         client, team = client_of(request, self._client), token(given.get("team", ""), "team")

@@ -3,7 +3,7 @@
 | Event | Data |
 |---|---|
 | `thread` | the ids of the turns in order, the summary of earlier turns, and the record of a deletion |
-| `turn` | one turn from the record of the thread, or a request that no supervisor has admitted |
+| `turn` | one turn from the record of the thread, or a request that no supervisor has admitted yet |
 | `work` | the state of the workflow of a turn: tasks with their calls, answer, files |
 | `text` | pieces of text that models write; pieces are not stored, and the whole answer follows in `work` |
 | `asked` | the open questions of the running turns |
@@ -36,9 +36,9 @@ __all__ = ["Conversation"]
 _TextKey: TypeAlias = tuple[str, str, int, str]  # workflow, task, attempt and agent
 _BATCH_INTERVAL_S = 0.1  # seconds in which changes are gathered before they are sent; text still appears smoothly
 _POLL_INTERVAL_S = 2.0  # seconds between two polls for requests that no supervisor has admitted
-_SHOWN_TURNS = 50  # newest turns on the page; the page of workflows has the other turns
-_FOLLOWED_TURNS = 10  # turns whose work is followed at a time: the oldest open turns, because they run first
-_MAX_TEXT_CHARS = 100_000  # characters of one attempt that are queued for a slow browser; more are dropped
+_SHOWN_TURNS = 50  # number of turns on the page, the newest; the page of workflows has the others
+_FOLLOWED_TURNS = 10  # number of turns whose work is followed at a time: the oldest open turns, because they run first
+_MAX_TEXT_CHARS = 100_000  # number of characters of one attempt that wait for a slow browser; more are dropped
 
 
 class Conversation:
@@ -219,7 +219,7 @@ class Conversation:
                     self._questions.refresh()
                 self._show_questions()
                 if view["outcome"] is not None:
-                    return  # if the workflow is resumed, only its own page shows the new round
+                    return  # if the workflow is resumed later, only its own page shows the further work
 
     async def _receive_text(self, delta: Delta) -> None:
         key = delta.workflow_id, delta.task_id, delta.attempt, delta.agent

@@ -2,7 +2,7 @@
 
 | Path | Content |
 |---|---|
-| `/`, `/workflows/ID`, `/agents`, `/questions`, `/dead-letters` | the page; the streams have its data |
+| `/`, `/workflows/ID`, `/agents`, `/questions`, `/dead-letters` | a page; its data comes from `/api/live/...` |
 | `/threads`, `/threads/TEAM/CALLER/THREAD` | the conversations, one conversation |
 | `/batches`, `/schedules` | the batches and the schedules of all callers |
 | `/webhooks` | the endpoints of webhooks, and their deliveries |
@@ -15,10 +15,10 @@
 | `/api/events/STREAM/SEQUENCE`, `/api/dead-letters/ID` | one complete event, one complete dead letter |
 | `/api/workflows/ID/export` | the file that the command `export` writes |
 | `/api/workflows/ID/files/DIGEST`, POST `/api/files` | a file of a workflow, a file for a request |
-| POST `/api/requests`, `/api/workflows/ID/cancel` | the action of the commands `submit` and `cancel` |
-| POST `/api/workflows/ID/resume`, `/api/workflows/ID/messages` | the action of the commands `resume` and `tell` |
-| POST `/api/questions/ID/ACTION` | the action of the commands `answer`, `approve` and `reject` |
-| POST `/api/dead-letters/ID/replay`, `/api/dead-letters/ID/discard` | the action of `dead replay` and `dead discard` |
+| POST `/api/requests`, `/api/workflows/ID/cancel` | the actions of the commands `submit` and `cancel` |
+| POST `/api/workflows/ID/resume`, `/api/workflows/ID/messages` | the actions of the commands `resume` and `tell` |
+| POST `/api/questions/ID/ACTION` | the actions of the commands `answer`, `approve` and `reject` |
+| POST `/api/dead-letters/ID/replay`, `/api/dead-letters/ID/discard` | the actions of `dead replay` and `dead discard` |
 | POST `/api/dead-letters/replay`, `/api/dead-letters/discard` | replay or discard all letters that match a search |
 | POST `/api/schedules`, `/api/schedules/TEAM/CALLER/NAME/ACTION` | the actions of the commands `schedules` |
 | POST `/api/webhooks`, `/api/webhooks/ID/ACTION` | the actions of the commands `webhooks` |
@@ -85,7 +85,7 @@ class Dashboard:
         index: The index of the workflows, with details.
         batches: The batches of the namespace.
         users: The users that may log in; without users, there is no login.
-        hosts: Host names that requests may use, beside addresses and `localhost`.
+        hosts: Host names that requests may use, in addition to addresses and `localhost`.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class Dashboard:
             client: A connected client.
             settings: The settings.
             users: The users that may log in; without users, there is no login.
-            hosts: Host names that requests may use, beside addresses and `localhost`.
+            hosts: Host names that requests may use, in addition to addresses and `localhost`.
 
         Returns:
             The dashboard.
@@ -217,7 +217,7 @@ class Dashboard:
         return FileResponse(_STATIC / "index.html")
 
     async def _not_found(self, request: Request, error: Exception) -> Response:
-        """Return a page for a person, and an error for a program."""
+        """Return a page, or a JSON error if the path belongs to the API."""
         path = request.url.path
         if path.startswith("/api/"):
             return json_response({"error": f"there is no page or action {path}", "kind": "not_found"}, 404)

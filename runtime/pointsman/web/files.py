@@ -1,4 +1,4 @@
-"""Receive files for requests, and send the files of workflows. Files are sent in pieces, and never whole in memory."""
+"""Receive files for requests, and send the files of workflows. A file is never in memory as a whole."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from pointsman_schemas.strict_json import describe
 
 __all__ = ["FileTransfers", "read_files"]
 
-_MAX_UPLOADS = 8  # files that are stored at a time
+_MAX_UPLOADS = 8  # number of files that are stored at a time
 _FILES = TypeAdapter(tuple[File, ...])
 
 
@@ -84,10 +84,10 @@ def read_files(given: Any, client: Client, team: str, request_id: Any) -> Sequen
     """Read the references to the files that were uploaded for a request or a schedule.
 
     Args:
-        given: The references, as uploads returned them; None without files.
+        given: The references that the uploads returned; None without files.
         client: The client of the user.
-        team: The team of the uploads.
-        request_id: The id of the uploads.
+        team: The team that the uploads named.
+        request_id: The request id that the uploads named.
 
     Returns:
         The references.

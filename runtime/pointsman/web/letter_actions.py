@@ -63,7 +63,7 @@ class LetterActions:
     async def _apply_to_letters(
         self, request: Request, act: Callable[[DeadLetterEntry], Awaitable[object]]
     ) -> Response:
-        """Apply `act` to the letters that match `text`, up to the sequence `until`. The body has `text` and `until`."""
+        """Apply `act` to the letters that match the body's `text`, up to the sequence in the body's `until`."""
         given = await read_json_object(request, ("text", "until"))
         text, until = str(given.get("text", "")).casefold(), given.get("until")
         if not isinstance(until, int):

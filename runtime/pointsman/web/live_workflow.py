@@ -54,12 +54,12 @@ class LiveWorkflow:
         """The newest progress report of each task."""
 
     async def changes(self) -> AsyncGenerator[Change, None]:
-        """Yield the changes of the workflow, after messages, and after some time if a status depends on the time.
+        """Yield a change after each batch of messages of the workflow, and sometimes without a message.
 
-        Without a new message, a state changes when agents start or stop, and when retries become due.
+        Without a message, the state changes if an agent starts or stops, or if a retry becomes due.
 
         Yields:
-            The changes. A change without lines and view keeps the connection open.
+            The changes. A change without lines and view lets the caller send a sign of life to the browser.
 
         Raises:
             ContractError: The log cannot be read.

@@ -20,7 +20,7 @@ __all__ = ["body_pieces", "error_response", "json_response", "parse_number", "re
 
 # longest time in which a body must arrive; a slow sender must not keep its connection open for ever
 _BODY_TIMEOUT_S = 20.0
-_MAX_BODY_BYTES = 10_000  # bytes of a body with only a few words
+_MAX_BODY_BYTES = 10_000  # largest size in bytes of a body with only a few words
 
 
 async def read_json_object(
@@ -56,7 +56,8 @@ async def read_json_object(
 async def body_pieces(request: Request) -> AsyncGenerator[bytes, None]:
     """Yield a body with the content type application/octet-stream in pieces.
 
-    A page of another origin cannot send this content type: a browser first asks this server, which does not allow it.
+    A page of another origin cannot send this content type, because its browser first asks this server for permission,
+    and this server refuses.
 
     Yields:
         The pieces.

@@ -49,7 +49,7 @@ class ScheduleActions:
         self._client = client
 
     async def create(self, request: Request) -> Response:
-        """Create a schedule of the user. The schedule gets copies of the files that were uploaded for the schedule.
+        """Create a schedule for the user. The schedule gets copies of the files that were uploaded for it.
 
         Returns:
             The status of the schedule; `waiting` if no supervisor has answered yet.

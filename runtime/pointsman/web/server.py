@@ -62,7 +62,7 @@ async def serve(
         client: A connected client.
         settings: The settings.
         users: The users, as `check_access` returns them.
-        hosts: More host names that requests may use.
+        hosts: Host names that requests may use, in addition to addresses, `localhost` and `dashboard_host`.
         stop: Ends the server.
         ready: Called with the URL when the server listens.
 

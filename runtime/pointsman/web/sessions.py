@@ -24,8 +24,8 @@ class Sessions:
     Args:
         client: The client of the dashboard.
         users: The users that may log in.
-        throttle: Bounds the wrong tokens of each address.
-        plain_http: Accept tokens over plain HTTP from other machines.
+        throttle: The limit of wrong tokens of each address.
+        plain_http: True to accept tokens from other machines over plain HTTP.
     """
 
     def __init__(self, client: Client, users: Users, throttle: LoginThrottle, *, plain_http: bool) -> None:
@@ -42,7 +42,8 @@ class Sessions:
         """Begin a session for the token in the body.
 
         Returns:
-            The user; status 401 for a wrong token, 403 over plain HTTP, 429 after too many wrong tokens.
+            The user; or an error with status 401 for a wrong token, 403 for plain HTTP from another machine, or 429
+            after too many wrong tokens.
         """
         address = request.client.host if request.client else ""
         if (wait := self._throttle.wait_of(address)) > 0:

@@ -21,7 +21,7 @@ Chunks: TypeAlias = AsyncGenerator[bytes, None]
 
 _log = get_logger(__name__)
 
-_MAX_BATCH = 2_000  # messages in one batch
+_MAX_BATCH = 2_000  # largest number of messages in one batch
 
 
 async def batches(
@@ -33,9 +33,10 @@ async def batches(
 
     Args:
         messages: The messages.
-        pause: Returns the seconds in which further messages of a list are gathered after the first message.
-        quiet: Returns the seconds without a message after which an empty list is yielded. At least `pause()`, at most
-            `KEEPALIVE_INTERVAL_S`. Default: `KEEPALIVE_INTERVAL_S`.
+        pause: Function that returns the seconds for which a list waits for further messages after its first message.
+        quiet: Function that returns the seconds without a message after which an empty list is yielded. A value below
+            `pause()` is raised to it, and a value above `KEEPALIVE_INTERVAL_S` is lowered to it. Default:
+            `KEEPALIVE_INTERVAL_S`.
 
     Yields:
         The messages that arrived together, or an empty list.

@@ -43,9 +43,9 @@ _log = get_logger(__name__)
 # seconds in which changes are gathered before they are sent; a person does not notice the delay
 _BATCH_INTERVAL_S = 0.2
 _POLL_INTERVAL_S = 2.0  # seconds between two polls of queues, cards and questions, while a page is open
-_PAGE_SIZE = 100  # rows of a page
+_PAGE_SIZE = 100  # number of rows of a page
 _MAX_CHANGED_ROWS = 200  # if more rows changed together, the whole page is sent again
-_MAX_SEARCH_CHARS = 200  # characters of a search
+_MAX_SEARCH_CHARS = 200  # largest number of characters of a search
 
 
 class EventStreams:
@@ -105,8 +105,9 @@ class EventStreams:
     async def workflows(self, request: Request) -> Chunks:
         """Yield the requested page of the list, and then its changes.
 
-        A changed row has a field `fits`, which is true if the row still matches the search. The requests that match and
-        that no supervisor has admitted yet are all sent again after each change in the queue of requests.
+        A changed row has a field `fits`, which is true if the row still matches the search. The field
+        `waiting` has the requests that match and that no supervisor has admitted yet. After a change, all of them are
+        sent again.
 
         Yields:
             Server-sent events.
@@ -188,7 +189,10 @@ class EventStreams:
             yield chunk
 
     async def dead_letters(self, request: Request) -> Chunks:
-        """Yield the requested page, also after each change. `until` is the sequence of the newest counted letter."""
+        """Yield the requested page of the letters, and again after each change.
+
+        `until` is the sequence of the newest letter that the page counts.
+        """
         letters, offset, text = self._letters, _offset(request), _text(request)
 
         def page() -> dict[str, Any]:

@@ -160,7 +160,7 @@ def _session(user: User, expires: int) -> str:
 
 
 def token_digest(token: str) -> str:
-    """Return the digest of the token, as stored."""
+    """Return the digest of a token, as the file of users contains it."""
     return sha256(token.encode("utf-8", "surrogateescape")).hexdigest()
 
 

@@ -151,7 +151,8 @@ def _node_json(node: trace.TraceNode) -> dict[str, Any]:
 def _dependencies(plans: Sequence[PlanAccepted], top: trace.TraceNode) -> dict[str, list[str]]:
     """Return the dependencies of each task.
 
-    A planned task without dependencies depends on its planner. The synthesizer depends on the last planned tasks.
+    A planned task without dependencies depends on its planner. The synthesizer depends on the planned
+    tasks on which no other task depends.
     """
     roles = {node.task_id: node.role for node in top.children}
     planners = [node.task_id for node in top.children if node.role in (Role.PLAN, Role.CLASSIFY) and node.task_id]
@@ -227,7 +228,7 @@ def teams_json(cards: Sequence[AgentCard], depths: Mapping[str, QueueDepth | Non
         depths: The queue of requests by team.
 
     Returns:
-        Data for JSON, by name.
+        Data for JSON, sorted by name.
     """
     alive = group_by_name(cards)
     return [
@@ -243,7 +244,7 @@ def teams_json(cards: Sequence[AgentCard], depths: Mapping[str, QueueDepth | Non
 
 
 def _health(instances: int, depth: QueueDepth | None, record: AgentRecord | None) -> str:
-    """Return the health: `stuck` if work has no live agent, `failing` if half of the newest attempts failed."""
+    """Return the health: `stuck` if work has no live agent, `failing` if half or more of the newest attempts failed."""
     if not instances:
         return "stuck" if depth and depth.pending else "gone"
     if record and len(record.recent) >= 4 and record.recent.count(False) * 2 >= len(record.recent):

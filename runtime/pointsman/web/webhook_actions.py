@@ -20,7 +20,7 @@ from pointsman_schemas.ids import token
 
 __all__ = ["WebhookActions"]
 
-_MAX_RESENT = 1_000  # most deliveries that one action sends again
+_MAX_RESENT = 1_000  # largest number of deliveries that one action sends again
 _OVERLAP = timedelta(hours=24)  # time during which deliveries are also signed with the previous secret
 
 
@@ -42,7 +42,7 @@ class WebhookActions:
         """Create an endpoint.
 
         Returns:
-            The id, and the secret once.
+            The id and the secret. The secret is returned only here.
 
         Raises:
             ContractError: The URL, an event or a team is not valid.
@@ -65,7 +65,7 @@ class WebhookActions:
         """Enable, disable or delete an endpoint, or make a new secret for the endpoint.
 
         Returns:
-            The id, and the new secret once.
+            The id; with a new secret, also the secret, which is returned only here.
 
         Raises:
             NotFoundError: There is no such action, or no such endpoint.
@@ -91,7 +91,7 @@ class WebhookActions:
         """Send one delivery of an endpoint again, or all deliveries with a status.
 
         Returns:
-            The number of the deliveries.
+            The number of deliveries that are sent again.
 
         Raises:
             ContractError: The body names neither an event nor a status.
@@ -133,4 +133,4 @@ def _status(given: Any) -> DeliveryStatus:
         if found == given:
             return found
     expected = ", ".join(get_args(DeliveryStatus))
-    raise ContractError(f"the body has no `event` and no `status`; expected one of {expected}")
+    raise ContractError(f"the body has no `event`, and its `status` is not one of {expected}")

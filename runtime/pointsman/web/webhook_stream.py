@@ -24,7 +24,7 @@ __all__ = ["WebhookStream"]
 
 _POLL_INTERVAL_S = 2.0  # seconds between two polls of the endpoints while a page is open
 _BATCH_INTERVAL_S = 0.2  # seconds in which changes are gathered before they are sent
-_PAGE_SIZE = 100  # deliveries of a page
+_PAGE_SIZE = 100  # number of deliveries of a page
 _MAX_SEARCH_CHARS = 200
 
 

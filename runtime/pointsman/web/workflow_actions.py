@@ -29,7 +29,7 @@ _REQUEST_FIELDS = (
     "files",
     "thread",
 )
-_MAX_TELL_BYTES = 12 * MAX_MESSAGE_CHARS + 10_000  # a character of JSON has at most 12 bytes
+_MAX_TELL_BYTES = 12 * MAX_MESSAGE_CHARS + 10_000  # in JSON, a character takes at most 12 bytes
 
 
 class WorkflowActions:
@@ -74,7 +74,7 @@ class WorkflowActions:
         """Cancel a workflow.
 
         Returns:
-            The id; status 409 if the workflow has ended.
+            The id; an error with status 409 if the workflow has ended.
         """
         given = await read_json_object(request, ("reason",))
         workflow = await self._client.workflow(request.path_params["id"])
@@ -101,7 +101,8 @@ class WorkflowActions:
         """Send a message to a running workflow, in the name of the user.
 
         Returns:
-            The number of the message, or the workflow of the next turn, and the result in one sentence.
+            The result in one sentence, and the number of the message. If the message began the next turn of a thread,
+            the result has the workflow of this turn.
 
         Raises:
             ContractError: The message is not text.

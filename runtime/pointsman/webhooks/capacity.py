@@ -17,7 +17,7 @@ _MAX_DEFERRAL_S = 60.0  # longest time for which a delivery without room is defe
 _MAX_THROTTLE_S = 300.0  # longest time for which nothing is sent to an overloaded endpoint
 _FIRST_DURATION_S = 0.1  # assumed duration of an exchange with an endpoint, before the first measurement
 _SMOOTHING = 0.3  # weight of the newest exchange in the mean duration of an endpoint
-_MAX_KNOWN = 10_000  # endpoints whose durations and pauses are in memory
+_MAX_KNOWN = 10_000  # number of endpoints whose durations and pauses are in memory
 
 _Group: TypeAlias = tuple[str, str]
 
@@ -30,7 +30,7 @@ class Capacity:
     callers must not delay deliveries of operators.
 
     Args:
-        concurrency: Deliveries that the service sends at a time.
+        concurrency: The number of deliveries that the service sends at a time.
         clock: The clock.
     """
 
@@ -43,7 +43,7 @@ class Capacity:
         self._throttled: dict[str, float] = {}  # by endpoint: the time until which nothing is sent
 
     def deferral(self, endpoint: Endpoint) -> float:
-        """Return the seconds to defer a delivery, because the endpoint is overloaded or has no capacity left.
+        """Return the seconds for which a delivery must wait, if its endpoint is overloaded or has no capacity left.
 
         The caller returns the delivery to the broker for these seconds. Each further delivery without capacity gets a
         longer time, so that the deliveries come back one after another, at the rate at which exchanges end.
@@ -104,7 +104,7 @@ class Capacity:
 
         Args:
             endpoint: The endpoint.
-            seconds: The time that the endpoint asks for. A longer time than the bound is shortened.
+            seconds: The time that the endpoint asks for, in seconds. A time above 300 s counts as 300 s.
         """
         self._throttled[endpoint.id] = self._clock.monotonic() + min(seconds, _MAX_THROTTLE_S)
 

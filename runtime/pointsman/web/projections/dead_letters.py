@@ -18,9 +18,10 @@ from pointsman_schemas.subjects import Subjects
 
 __all__ = ["LetterIndex", "LetterRow"]
 
-_MAX_ROWS = 20_000  # newest letters in memory; a row has about 1.5 kB
-_MAX_HISTORY = 100_000  # messages read at the start, including the empty messages of replayed and discarded letters
-_SEARCHED_CHARS = 1_000  # characters of a cause that are searched
+_MAX_ROWS = 20_000  # number of letters in memory; the oldest are dropped; a row has about 1.5 kB
+# Number of messages read at the start. The empty messages of replayed and discarded letters count, too.
+_MAX_HISTORY = 100_000
+_SEARCHED_CHARS = 1_000  # number of characters of a cause that are searched
 _SWEEP_INTERVAL_S = 60.0  # seconds between two checks for expired letters; the broker does not report expiry
 
 
@@ -46,7 +47,10 @@ class LetterIndex(Projection):
         return len(self._rows)
 
     def page(self, text: str, *, offset: int, limit: int) -> tuple[Sequence[LetterRow], int]:
-        """Skip `offset` rows that match `text`, newest first. Return `limit` rows, and the number of all matches."""
+        """Return one page of the rows that match `text`, newest first, and the number of all matching rows.
+
+        The page begins after `offset` rows, and has at most `limit` rows.
+        """
         fitting = self.matching(text)
         return list(islice(reversed(fitting), offset, offset + limit)), len(fitting)
 

@@ -1,4 +1,4 @@
-"""Keep the states of deliveries to webhooks in memory, read from the receipts, so a page can filter the deliveries."""
+"""Keep the states of webhook deliveries in memory, so a page can filter them. The states are read from the receipts."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from pointsman_schemas.subjects import Subjects
 
 __all__ = ["DeliveryIndex"]
 
-_MAX_ROWS = 10_000  # deliveries in memory; the last changed deliveries remain; a row has about 1 kB
-_MAX_HISTORY = 20_000  # receipts that are read at the start
+_MAX_ROWS = 10_000  # number of deliveries in memory: those with the newest changes; each has about 1 kB
+_MAX_HISTORY = 20_000  # number of receipts that are read at the start
 _SWEEP_INTERVAL_S = 300.0  # seconds between two checks for expired deliveries; the broker does not report expiry
 
 

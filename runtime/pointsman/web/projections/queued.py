@@ -7,7 +7,7 @@ from pointsman.index.rows import WorkflowRow, queued_row
 
 __all__ = ["queued_rows"]
 
-_MAX_PER_TEAM = 100  # maximum of requests per team, and of all returned rows: one page of the list
+_MAX_PER_TEAM = 100  # largest number of requests of one team, and of rows of all teams together: one page of the list
 
 
 async def queued_rows(client: Client) -> list[WorkflowRow]:

@@ -19,10 +19,10 @@ from pointsman_schemas.subjects import Subjects
 
 __all__ = ["ScheduleIndex"]
 
-_MAX_ROWS = 2_000  # schedules in memory; the last changed schedules remain; a row has about 10 kB with the runs
-_MAX_HISTORY = 100_000  # messages of the log that are read at the start
+_MAX_ROWS = 2_000  # number of schedules in memory: those with the newest changes; each has about 10 kB with its runs
+_MAX_HISTORY = 100_000  # number of messages of the log that are read at the start
 _MAX_REQUEST_CHARS = 1_000
-_MAX_FIRES = 3  # next times of each schedule
+_MAX_FIRES = 3  # number of future times that each schedule shows
 _SWEEP_INTERVAL_S = 60.0  # seconds between two checks for expired schedules; the broker does not report expiry
 
 
@@ -35,7 +35,11 @@ class ScheduleIndex(Projection):
         self._schedules: dict[str, Schedule] = {}  # by subject, in the order of the last change
 
     def page(self, text: str, *, offset: int, limit: int) -> tuple[Sequence[Mapping[str, object]], int]:
-        """Skip `offset` matches of `text`, by team, caller and name. Return `limit` schedules and the number of all."""
+        """Return one page of the schedules that match `text`, and the number of all matching schedules.
+
+        The schedules are sorted by team, caller and name. The page begins after `offset` schedules, and has at most
+        `limit` schedules.
+        """
         fitting = [each for each in self._schedules.values() if text in _searched(each)]
         fitting.sort(key=lambda each: (each.team, each.caller, each.name))
         now = datetime.now(UTC)

@@ -17,10 +17,10 @@ from pointsman_schemas.threads import Thread
 
 __all__ = ["ThreadIndex", "ThreadRow"]
 
-_MAX_ROWS = 5_000  # threads in memory; the last changed threads remain; a row has about 2 kB
-_MAX_HISTORY = 100_000  # messages of the log that are read at the start
-_SHOWN_CHARS = 200  # characters of a request in the list
-_SEARCHED_CHARS = 1_000  # characters of the newest requests that are searched
+_MAX_ROWS = 5_000  # number of threads in memory: those with the newest changes; each has about 2 kB
+_MAX_HISTORY = 100_000  # number of messages of the log that are read at the start
+_SHOWN_CHARS = 200  # number of characters of a request in the list
+_SEARCHED_CHARS = 1_000  # number of characters of a thread's requests that are searched, from the newest request
 _SWEEP_INTERVAL_S = 60.0  # seconds between two checks for expired threads; the broker does not report expiry
 
 
@@ -41,7 +41,10 @@ class ThreadIndex(Projection):
         self._rows: dict[str, ThreadRow] = {}  # by subject, in the order of the last change
 
     def page(self, text: str, *, offset: int, limit: int) -> tuple[Sequence[ThreadRow], int]:
-        """Skip `offset` rows that match `text`, newest change first. Return `limit` rows, and the number of all."""
+        """Return one page of the rows that match `text`, and the number of all matching rows.
+
+        The row with the newest change is first. The page begins after `offset` rows, and has at most `limit` rows.
+        """
         fitting = [row for row in self._rows.values() if text in row.search_text]
         return list(islice(reversed(fitting), offset, offset + limit)), len(fitting)
 
@@ -79,7 +82,7 @@ class ThreadIndex(Projection):
 
 
 def _row(thread: Thread, before: ThreadRow | None) -> ThreadRow:
-    """Return the row of a thread. The title is the first known request, because the record drops old turns."""
+    """Return the row of a thread. An earlier title stays, because the record drops old turns."""
     turns = thread.turns
     title = str(before.data["title"]) if before else next((turn.request for turn in turns), "")[:_SHOWN_CHARS]
     newest = turns[-1] if turns else None

@@ -14,14 +14,16 @@ from pointsman_schemas.log import Entry
 
 __all__ = ["TimelineRow", "TimelineRows"]
 
-_MAX_LINE_CHARS = 300  # characters of a line; the page of the event has the whole text
+_MAX_LINE_CHARS = 300  # number of characters of a line; the page of the event has the whole text
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _CALL_KINDS = {"tool": "tool_called", "chat": "model_called"}
 
 
 @dataclass(frozen=True, slots=True)
 class TimelineRow:
-    """One line: entry number `part` of the message `sequence` of `stream`, or a report of an agent.
+    """One line: an entry of a commit, or a report of an agent.
+
+    `stream` and `sequence` name the message, and `part` is the index of the entry in the commit; 0 for a report.
 
     Lines come from two streams with separate sequences, so they are sorted by `order`, the time of the message in
     microseconds.
