@@ -39,7 +39,7 @@ are not asked."""
 
 
 def on_result(decision: Decision, received: ResultReceived) -> None:
-    """Apply one result. A result counts once, for the current attempt, from the agent that has the handoff.
+    """Apply one result. It counts once, and only if it comes from the agent of the task's current attempt.
 
     A result without the token of the handoff changes nothing, because its sender has not received the handoff.
     """
@@ -54,7 +54,7 @@ def on_result(decision: Decision, received: ResultReceived) -> None:
     if task is None:
         return _ignore_result(decision, received, "unknown_task", "the workflow has no such task")
     if task.event_id == received.event_id:
-        return None  # a redelivery must start no task: it adds no entry, so a replay could not repeat the start
+        return None  # a redelivery adds no entry, so a replay does not see it; so it must not start a task below
     if task.status is TaskStatus.WAITING:  # the plan came in the same batch as this result, so start the task first
         start_ready_tasks(decision)
         task = decision.state.tasks[result.task_id]
@@ -74,14 +74,14 @@ def on_result(decision: Decision, received: ResultReceived) -> None:
 
 
 def late_result(state: State, received: ResultReceived) -> str:
-    """Return a sentence about a late result, which would have counted before the end of its workflow.
+    """Return a sentence about a result that would have counted if it had arrived before the end of its workflow.
 
     Args:
         state: The state of the ended workflow.
         received: The result.
 
     Returns:
-        The sentence; an empty text if the result would not have counted, or the workflow was cancelled.
+        The sentence; an empty text if the result would not have counted, or if the workflow was cancelled.
     """
     result, task = received.result, state.tasks.get(received.result.task_id)
     if task is None or task.status is not TaskStatus.ABANDONED or task.abandon_cause == "cancelled":
@@ -193,7 +193,7 @@ def _complete_task(decision: Decision, task: Task, received: ResultReceived) -> 
         case Role.JUDGE:
             request_synthesis(decision)
         case Role.SUMMARIZE:
-            pass  # the pass `_begin` starts the workflow after the inputs
+            pass  # `_begin` starts the workflow, after all inputs of this decision are applied
         case Role.SYNTHESIZE:
             apply_synthesis(decision, received.result)
         case _:

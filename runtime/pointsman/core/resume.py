@@ -1,6 +1,7 @@
 """Resume a workflow that ended as failed or partial: a new round does the open tasks again.
 
-Results of tasks that succeeded stay. The new round has all limits of the workflow again, and ends with its own outcome.
+A task is open if it did not succeed, or if its result has gaps. Other results stay. The usage counts from zero, because
+the limits of the workflow apply to each round separately. Each round ends with its own outcome.
 """
 
 from __future__ import annotations
@@ -21,15 +22,15 @@ from pointsman_schemas.strategies import Choreography
 __all__ = ["RESUME_MARGIN", "expires_soon", "resume_refusal", "resume_workflow"]
 
 RESUME_MARGIN = timedelta(hours=1)
-"""Last part of the retention period, in which an ended workflow cannot be resumed, because a supervisor with a faster
-clock may be deleting its log. The margin is at most half of the retention period."""
+"""Time before the end of the retention period in which an ended workflow cannot be resumed, because a supervisor whose
+clock is ahead might already delete the log. If half of the retention period is shorter, that half is used instead."""
 
 
 def resume_workflow(decision: Decision, received: ControlReceived) -> None:
     """Begin a new round of an ended workflow, if the workflow can be resumed.
 
     A running workflow records that the command was ignored. An ended workflow that cannot be resumed records nothing,
-    because no other entry can follow the end of a workflow.
+    because only an entry that resumes the workflow can follow its end.
     """
     state, control = decision.state, received.control
     if received.event_id in state.ignored_events:

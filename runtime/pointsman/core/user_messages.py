@@ -1,4 +1,4 @@
-"""Record messages to a running workflow. A message that no task has read becomes the next turn of the thread.
+"""Record messages to a running workflow. A message that no task has read at the end becomes the thread's next turn.
 
 A message is recorded once, even if it is delivered several times. Later attempts receive the message in their handoffs.
 The agents of running attempts receive the message on their own subject, and read it between two steps.
@@ -54,7 +54,7 @@ class NextTurn:
 
 
 def record_message(decision: Decision, received: ControlReceived) -> None:
-    """Record a message to a running workflow, or ignore the message with the reason."""
+    """Record a message to a running workflow. If the message is refused, record the reason instead."""
     state = decision.state
     if received.event_id in state.ignored_events:
         return  # a redelivery
@@ -137,10 +137,11 @@ def unread_turn(state: State) -> NextTurn | None:
 
 
 def outbox_messages(state: State, subjects: Subjects) -> Iterator[Message]:
-    """List the outbox messages with user messages, for running attempts that started before the newest user message.
+    """List the outbox messages that bring user messages to running attempts.
 
-    An agent with such attempts receives one outbox message, with all user messages. A team with such an attempt
-    receives each user message as a control of its child workflow.
+    Only attempts whose handoff lacks the newest user message need an outbox message. An agent with such attempts
+    receives one outbox message, with all user messages. A team with such an attempt receives each user message that its
+    handoff lacks, as a control of its child workflow.
 
     Args:
         state: The state.

@@ -12,8 +12,8 @@ from pointsman_schemas.strict_json import compact_json
 __all__ = ["MAX_ANSWER_BYTES", "answer_problem"]
 
 MAX_ANSWER_BYTES = 65_536
-"""Largest answer to a question for information, in bytes of JSON. The size is limited, because each later handoff of
-the task contains the answer."""
+"""Largest size of an answer to a question for information, in bytes of JSON. The size is limited, because each later
+handoff of the task contains the answer."""
 
 
 def answer_problem(schema: Mapping[str, JsonValue], value: JsonValue, *, is_input: bool = False) -> str:
@@ -22,8 +22,8 @@ def answer_problem(schema: Mapping[str, JsonValue], value: JsonValue, *, is_inpu
     Args:
         schema: The JSON Schema.
         value: The value.
-        is_input: True for the input of an agent. An agent whose input is a text also accepts an object with the field
-            `request`.
+        is_input: True if `value` is the input of an agent, whose size is not limited here. If the agent expects a text,
+            `value` may also be an object. Then the text in its field `request` is checked.
 
     Returns:
         The problem; an empty text if the value is valid or the schema cannot be used.

@@ -67,7 +67,7 @@ def apply_answer(decision: Decision, received: ControlReceived) -> None:
 
 
 def expire_questions(decision: Decision) -> None:
-    """End each question that has expired. The answer is the question's default; without a default, a rejection."""
+    """End each question that has expired. Its default becomes the answer. Without a default, it counts as rejected."""
     for pending in tuple(decision.state.questions.values()):
         if decision.now >= pending.expires_at and pending.id in decision.state.questions:
             expired = QuestionAnswered(
@@ -115,8 +115,8 @@ def _apply_decision(decision: Decision, pending: OpenQuestion, decided: Question
             else:
                 fail_task(decision, state.tasks[pending.task_id], rejection_error(pending, decided))
         case "tool" | "information":
-            # The agent continues even after a rejection, because the agent may have another way. The next handoff
-            # contains the rejection.
+            # The agent continues even after a rejection, because it may be able to do the task in another way. The
+            # next handoff contains the rejection.
             assert pending.task_id is not None
             more = any(each.task_id == pending.task_id for each in state.questions.values())
             if not more and state.tasks[pending.task_id].status is TaskStatus.AWAITING_ANSWER:

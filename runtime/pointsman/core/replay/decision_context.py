@@ -1,7 +1,7 @@
-"""Record the facts that a decision uses in addition to the state and the inputs, to repeat the decision later.
+"""Record the facts that a decision uses in addition to the state and the inputs, so that a replay can repeat it.
 
-The schemas and the prose of cards (descriptions, examples) are omitted, because no decision depends on them. A replay
-restores the prose from the task input that a planner, a classifier or a refiner received.
+The descriptions, examples and schemas of cards are not recorded, because no decision depends on them. But the input of
+a planner, a classifier or a refiner repeats some of these texts. A replay reads these texts from the recorded input.
 """
 
 from __future__ import annotations
@@ -30,7 +30,10 @@ _NO_FACTS = RecordedContext()
 
 
 def summarize_cards(cards: Iterable[AgentCard]) -> AgentCards:
-    """Return the recorded form of `cards`. Equal instances become one card with the sum of their slots."""
+    """Return the recorded form of `cards`: one card for all instances with equal recorded fields except their slots.
+
+    That card has the sum of the slots.
+    """
     found: dict[tuple[object, ...], dict[str, JsonValue]] = {}
     hands: dict[tuple[object, ...], int] = {}
     for card in cards:
@@ -42,7 +45,12 @@ def summarize_cards(cards: Iterable[AgentCard]) -> AgentCards:
 
 
 def record_context(decision: Decision, agents: AgentCards | None) -> RecordedContext:
-    """Return the facts on which `decision` depends; `agents` is None if an earlier commit has equal agents."""
+    """Return the facts on which `decision` depends.
+
+    Args:
+        decision: The decision.
+        agents: The live agents; None if the newest list of agents in the log is equal.
+    """
     context = decision.context
     used = context.circuits or decision.loads_consulted or decision.fired_timers
     if agents is None and not used and context.max_body == MAX_BODY_BYTES:
@@ -65,7 +73,7 @@ def restore_context(
 
     Args:
         given: The recorded facts.
-        agents: The live agents of the newest list in the log.
+        agents: The live agents, from the newest list of agents in the log.
         entries: The entries of the decision.
         at: The time of the decision.
 
@@ -83,7 +91,7 @@ def restore_context(
 
 
 def _recorded_prose(entries: Iterable[Entry]) -> Mapping[JsonValue, dict[str, JsonValue]]:
-    """Return the prose about agents in the inputs of planners and refiners, by agent."""
+    """Return the texts about each agent that the inputs of planners, classifiers and refiners contain, by agent."""
     found: dict[JsonValue, dict[str, JsonValue]] = {}
     for entry in entries:
         if isinstance(entry, TaskAdded) and isinstance(entry.input, dict):

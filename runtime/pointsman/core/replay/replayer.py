@@ -44,9 +44,9 @@ class Difference:
 
     Attributes:
         entry: The number of the entry in the log, from 1.
-        commit: The number of its commit.
-        expected: The recorded entry; None if the current code has one more entry.
-        actual: The entry of the current code; None if the log has one more entry.
+        commit: The number of the commit of that entry.
+        expected: The recorded entry; None if the current code makes more entries than the log has.
+        actual: The entry of the current code; None if the current code makes fewer entries than the log has.
     """
 
     entry: int
@@ -65,7 +65,7 @@ def replay_log(commits: Iterable[Commit]) -> Iterator[Difference]:
         commits: The commits of the log, in order.
 
     Yields:
-        The first difference of each commit.
+        The first difference of each commit that has a difference.
 
     Raises:
         InvariantError: The log does not fold.
@@ -97,7 +97,7 @@ def _inputs_of_entries(state: State | None, entries: Sequence[Entry]) -> Iterato
             case "workflow_started":
                 yield _request_input(entry, entries)
             case "task_succeeded" | "attempt_failed" if in_review(state, entry.task_id):
-                pass  # this entry has no input of its own: the judge's result, which is another input, leads to it
+                pass  # the input was the judge's result, which is restored from the entry of the judge's own task
             case "task_succeeded" | "review_requested":
                 yield _with_token(state, entry.event_id, entry.result)
             case "attempt_failed" if entry.result is not None:
@@ -132,7 +132,7 @@ _ACTIONS: dict[str, Literal["approve", "reject", "answer"]] = {
     "rejected": "reject",
     "answered": "answer",
 }
-"""The action behind each verdict of a person."""
+"""The action with which a person gives each verdict."""
 
 
 def _request_input(started: WorkflowStarted, entries: Sequence[Entry]) -> RequestReceived | RequestRefused:

@@ -1,4 +1,4 @@
 """Schedules: the times at which a schedule fires, and the decisions about its runs.
 
-Read: times, state, runs
+Read in this order: times, state, runs
 """

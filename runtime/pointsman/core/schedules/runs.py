@@ -54,11 +54,13 @@ __all__ = [
 ]
 
 MAX_WAKE = timedelta(days=1)
-"""Longest delay of the next timer. A record is written again when its timer fires. This must happen once a day, because
-retention cannot delete the messages after an old record."""
+"""Longest time until the next timer. When the timer fires, the record of the schedule is written again, so the record
+is never much older than a day. An old record would be a problem: retention deletes the oldest messages of the log, but
+stops at the record of a live schedule, so all messages after an old record would stay."""
 _PREFIX = "schedule"
 _CLOCK_SKEW = timedelta(seconds=5)
-"""Longest step back of the clock that is ignored. After a longer step, the repeated times are checked again."""
+"""Largest step back of the clock that is ignored. After a larger step, the fires of the repeated time are decided
+again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,7 @@ class ChangeAsked:
         change: The command.
         full: The reason for which the team accepts no further schedule; empty if the team accepts one.
         for_others: True if the actor may change the schedules of other callers.
-        limits: The limits of the team for the files of the request; None to skip the check of the files.
+        limits: The limits of the team for the files of the request; None to skip the check of these limits.
     """
 
     id: str
@@ -105,7 +107,7 @@ def check_spec(spec: ScheduleSpec, now: datetime) -> None:
 def change_schedule(
     schedule: Schedule | None, asked: ChangeAsked, subjects: Subjects, now: datetime
 ) -> tuple[ScheduleEntry, ...]:
-    """Decide on a command. A command that was decided before leads to no entries.
+    """Decide on a command. A command that is already in the record leads to no entries.
 
     Args:
         schedule: The schedule; None if there is no record.
@@ -173,7 +175,7 @@ def _create(schedule: Schedule | None, asked: ChangeAsked, now: datetime) -> Sch
 
 
 def _check_files(spec: ScheduleSpec, asked: ChangeAsked) -> None:
-    """Refuse a file of another owner, which may be deleted, and a file above a limit, which would fail each run."""
+    """Refuse a file that belongs to something else and may be deleted with it, and a file that would fail each run."""
     files, limits = spec.request.files, asked.limits
     id = schedule_id_for(asked.team, asked.change.caller, asked.change.schedule)
     if other := next((file for file in files if file.owner != id), None):
@@ -227,7 +229,8 @@ def check_schedule(
 def _fire(schedule: Schedule, subjects: Subjects, now: datetime) -> tuple[ScheduleEntry, ...]:
     """Decide on the fires since the last decision. Only the newest fire may start a run; the others count as missed."""
     spec = _spec(schedule)
-    set_back = schedule.through - now > _CLOCK_SKEW  # then times pass again; a time with a run starts no second run
+    # If the clock was set back, the same times pass again. A time that has a run starts no second run.
+    set_back = schedule.through - now > _CLOCK_SKEW
     newest, count = fires_between(spec, schedule.through, now)
     if newest is None:
         return (TimesPassed(at=now, through=now),) if set_back else ()
@@ -311,7 +314,7 @@ def end_runs(schedule: Schedule, ended: Mapping[str, str], now: datetime) -> tup
 
     Args:
         schedule: The schedule.
-        ended: The statuses of the outcomes, by workflow.
+        ended: The statuses of the outcomes, by the id of the workflow.
         now: The time.
 
     Returns:
@@ -333,7 +336,7 @@ def next_fires(schedule: Schedule, now: datetime, count: int) -> list[datetime]:
         count: The largest number of fires.
 
     Returns:
-        The fires, in order; no fires for a schedule that is not active.
+        The fires, in order. A schedule that is not active has none.
     """
     if schedule.status != "active" or schedule.spec is None:
         return []

@@ -1,6 +1,6 @@
 """Fold the entries of a schedule's record.
 
-Folding makes no decision, and refuses only an entry that cannot follow the entries before.
+Folding makes no decision. It refuses only an entry that cannot follow the earlier entries.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def open_runs(schedule: Schedule) -> tuple[ScheduleRun, ...]:
 
 
 def needs_file(schedule: Schedule, digest: str) -> bool:
-    """Return True if a fire or a run may read a file of the schedule.
+    """Return True if a run that is open or still to come might read a file of the schedule.
 
     A deleted schedule needs its files until the record expires, because its runs read them. The files of an earlier
     schedule with the same name are needed until the runs of that schedule have ended.
@@ -64,7 +64,7 @@ def fold_schedule(schedule: Schedule | None, entries: Iterable[ScheduleEntry]) -
     """Return the schedule after `entries`.
 
     Raises:
-        InvariantError: An entry cannot follow.
+        InvariantError: An entry cannot follow the earlier entries.
     """
     for entry in entries:
         schedule = evolve_schedule(schedule, entry)
@@ -77,7 +77,7 @@ def evolve_schedule(schedule: Schedule | None, entry: ScheduleEntry) -> Schedule
     """Return the schedule after `entry`.
 
     Raises:
-        InvariantError: The entry cannot follow.
+        InvariantError: The entry cannot follow the earlier entries.
     """
     if isinstance(entry, ScheduleCreated):
         return _created(schedule, entry)
@@ -129,8 +129,8 @@ def evolve_schedule(schedule: Schedule | None, entry: ScheduleEntry) -> Schedule
 def _created(before: Schedule | None, entry: ScheduleCreated) -> Schedule:
     """Return a new schedule.
 
-    The runs of a deleted schedule with the same name continue, so the new schedule takes them over. The timers are
-    numbered on, so no timer of the deleted schedule has the number of a new timer.
+    The runs of a deleted schedule with the same name continue, so the new schedule takes them over. It also continues
+    the numbers of the timers, so no timer of the deleted schedule has the number of a new timer.
     """
     through = entry.at
     if entry.spec.at is not None:  # the only time may have passed before the command arrived, but must still fire

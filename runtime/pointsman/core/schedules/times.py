@@ -1,8 +1,9 @@
 """Compute the times of a schedule. All times are in UTC; the cron expression is read in its own time zone.
 
-At the start and the end of daylight saving time, the rules of Debian's cron apply. If the clocks skip a fixed time, the
-schedule fires right after the gap. If a fixed time occurs twice, the schedule fires only at the first. If the minute or
-the hour of the expression begins with `*`, the schedule fires by elapsed time, as if the clocks had not changed.
+At the start and the end of daylight saving time, the rules of Debian's cron apply. If the minute or the hour of the
+expression begins with `*`, the schedule fires by elapsed time, as if the clocks had not changed. Any other expression
+names fixed times. If the clocks skip a fixed time, the schedule fires right after the skipped time. If a fixed time
+occurs twice, the schedule fires only the first time.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from pointsman_schemas.schedules import ScheduleSpec
 __all__ = ["MAX_COUNTED", "check_times", "fires_between", "next_fire", "upcoming"]
 
 MAX_COUNTED = 1_000
-"""Largest count of missed fires. Further fires are not counted, because the count of the fires in a very long time
-without a supervisor would be slow."""
+"""Largest number of missed fires that are counted. Further fires are not counted, because counting would be slow if no
+supervisor ran for a very long time."""
 _FIELDS = 5
 _RESOLUTION = timedelta(minutes=1)
 """Shortest time between two fires of a cron expression."""
@@ -84,7 +85,7 @@ def upcoming(spec: ScheduleSpec, after: datetime, count: int) -> list[datetime]:
     Args:
         spec: The definition.
         after: The time.
-        count: The greatest number of fires.
+        count: The largest number of fires.
 
     Returns:
         The fires, in order.

@@ -19,10 +19,10 @@ __all__ = ["plan_next_step"]
 def plan_next_step(decision: Decision) -> bool:
     """Request the next tasks from an adaptive planner, if there are results that the planner has not received.
 
-    A message does not interrupt the tasks. The planner receives the message with the next result, or when no task is
-    open.
+    A message does not interrupt the tasks. The planner receives the message together with the next result, or alone
+    when no task is open.
 
-    No task of the current plan starts before the planner's answer, because the answer may replace the task.
+    While the planner is asked, no further task of the current plan starts, because the new plan may replace the task.
 
     Args:
         decision: The decision in progress.
@@ -38,7 +38,7 @@ def plan_next_step(decision: Decision) -> bool:
     done = new <= 0 or (state.plan is not None and state.plan.done)
     if done and (state.open_tasks or len(state.messages) <= state.messages_seen_by_planner):
         return False
-    if not remaining_tasks(state):  # no task is left, so any plan would be rejected
+    if not remaining_tasks(state):  # the task limit is used up, so any new plan would be rejected
         if state.open_tasks == 0 and not done:
             detail = f"the limit of {quota(state).tasks} tasks was reached before the planner had finished"
             decision.add(LimitReached(at=decision.now, limit="tasks", detail=detail))
@@ -53,7 +53,7 @@ def plan_next_step(decision: Decision) -> bool:
 
 
 def _replan_hints(state: State, new: int) -> str:
-    """Return the re-plan hints in the newest results; `new` is the number of these results."""
+    """Return the re-plan hints of the newest results, and a note about new messages; `new` is the number of results."""
     settled = [task for task in state.plan_tasks() if task.settled]
     settled.sort(key=lambda task: task.ended_at or state.started_at)
     hints = [

@@ -1,7 +1,7 @@
 """Run a choreography, which has no plan. Agents react to named events, and their results report further events.
 
-A reaction is a task, so a reaction has retries, deadlines, dead letters and a trace. An event counts once, with the
-result that reports the event. A failed attempt emits no event.
+A reaction is a task, so a reaction has retries, deadlines, dead letters and a trace. Agents react to an event when the
+result that reports the event is accepted. So each event counts once, and the events of a failed attempt do not count.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["add_missed_reactions", "add_reactions", "missing_reactor", "start_ch
 
 
 def start_choreography(decision: Decision, strategy: Choreography) -> None:
-    """Emit the request as the first event. End the workflow if no agent reacts, or the quota is too small."""
+    """Emit the request as the first event. End the workflow if no agent reacts, or if the task quota is too small."""
     add_reactions(decision, strategy, None, [EmittedEvent(name=strategy.start_event, data=_request_data(decision))])
     state = decision.state
     if not state.ended and state.plan is None:
@@ -64,7 +64,7 @@ def add_reactions(
 
 
 def add_missed_reactions(decision: Decision, strategy: Choreography) -> None:
-    """Add the missing reactions to events of an earlier round, which a limit has prevented."""
+    """Add the reactions to events of an earlier round that are missing because a limit prevented them."""
     for task in tuple(decision.state.plan_tasks()):
         if decision.ended or task.status is not TaskStatus.SUCCEEDED or task.result is None:
             continue
@@ -96,5 +96,5 @@ def _request_data(decision: Decision) -> JsonValue:
 
 
 def missing_reactor(strategy: Choreography) -> str:
-    """Return the reason for which a choreography cannot start, for the outcome."""
+    """Return the reason for which a choreography cannot start, as a sentence for the outcome."""
     return f"no live agent of the team reacts to the event {strategy.start_event}"

@@ -20,7 +20,7 @@ from pointsman_schemas.strict_json import describe
 __all__ = ["start_fixed"]
 
 _CHILD_FIELDS = ("intent", "results")
-"""Fields that a handoff of another team adds to its input (`child_workflow`)."""
+"""Fields that `child_workflow.child_request` adds to the request, if another team hands a task to this team."""
 
 _CORRECT_REQUEST_ADVICE = "Correct the request and publish it again under a new id."
 
@@ -68,8 +68,8 @@ def _task_inputs(request: str | dict[str, JsonValue], strategy: Fixed) -> Mappin
 def _with_input(task: PlannedTask, given: JsonValue) -> PlannedTask:
     """Return the task with the input from the request, if the plan has an input for the task.
 
-    If the plan has no input for the task, the task is unchanged. The log already contains the request, and
-    `handoff_input` reads the input from the request.
+    If the plan has no input for the task, the task is unchanged: `handoff_input` then reads the input from the request,
+    which the log already contains.
     """
     if task.input is None or given is None:
         return task

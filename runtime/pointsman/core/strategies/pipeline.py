@@ -36,7 +36,7 @@ def start_pipeline(decision: Decision, strategy: Pipeline) -> None:
 def complete_pipeline(decision: Decision) -> None:
     """End the workflow with the output of the last stage. If that output is missing, the reason names the failed stage.
 
-    The stages are read from the plan, which a person may have edited.
+    The stages are read from the plan and not from the strategy, because a person may have edited the plan.
     """
     state = decision.state
     stages = list(state.plan_tasks())

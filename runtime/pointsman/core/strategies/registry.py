@@ -23,7 +23,7 @@ __all__ = ["finish_workflow", "missing_agent", "start_workflow"]
 
 
 def start_workflow(decision: Decision) -> None:
-    """Start the workflow as soon as an agent for the request is live: accept a plan or request a plan."""
+    """Accept a plan or request a plan. Do nothing yet if an agent or a summary of the thread is missing."""
     if not quota(decision.state).tasks:
         end_over_task_quota(decision, 1, 0)
         return
@@ -60,11 +60,12 @@ def finish_workflow(decision: Decision) -> None:
 
 
 def missing_agent(decision: Decision) -> str:
-    """Return a sentence about the missing agent that the start requires; an empty text if the workflow can start.
+    """Return a sentence about the agent that must be live before the start; an empty text if the workflow can start.
 
     Stages, fixed tasks and named members of a fan-out are dispatched to their queues even if no agent is live, so these
-    workflows start at once. A planner or a classifier selects among live agents, so at least one agent must be live. If
-    only the planner is live, the planner reports that no agent is live.
+    workflows start at once. A choreography waits for an agent that reacts to its first event. A planner or a classifier
+    selects among live agents, so its workflow waits until one of these agents is live. The workflow also starts if only
+    the planner is live: the planner then reports that no agent is live.
 
     Args:
         decision: The decision in progress.
@@ -95,9 +96,10 @@ def missing_agent(decision: Decision) -> str:
 
 
 def _missing_worker(decision: Decision, planner: str | None = None, fallback: str | None = None) -> str:
-    """Return a sentence about the missing agent; an empty text if the planner or an agent for its selection is live.
+    """Return a sentence about the missing agent; an empty text if the planner, or an agent to select, is live.
 
-    Teams that are nested too deep count as live, because the planner reports that such teams cannot be used.
+    A team that is nested too deep also counts here: the workflow starts, and the planner reports that the team cannot
+    be used.
     """
     agents = decision.state.agents
     if planner is not None and decision.card(planner) is not None:

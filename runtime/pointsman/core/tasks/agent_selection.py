@@ -1,4 +1,4 @@
-"""Select the agent for the next attempt. The result is the named agent, its fallback, or no agent yet.
+"""Select the agent for the next attempt: the named agent, its fallback, an agent with the skill, or no agent yet.
 
 The selection depends on the load of agents. The load is not a part of the state, so the log records the selected agent.
 """
@@ -20,7 +20,7 @@ __all__ = ["HOLD_DURATION", "AgentChoice", "can_dispatch", "eligible_agents", "r
 
 UNKNOWN_LOAD = Load()
 HOLD_DURATION = timedelta(seconds=10)
-"""Longest time between two checks of a held task, because an agent may become available at any time."""
+"""Longest time between two checks of a held task. It is short, because an agent may become available at any time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ def _agents_with_skill(decision: Decision, skill: str) -> list[str]:
 
 
 def can_dispatch(decision: Decision, agent: str, task: Task) -> bool:
-    """Return True if `agent` may receive the next attempt: its circuit is closed, or the attempt is the probe."""
+    """Return True if `agent` may receive the next attempt: its circuit is closed, or the attempt can be its probe."""
     circuit = decision.context.circuits.get(agent)
     if circuit is None or circuit.probe == probe_id(decision.state.workflow_id, task.id, task.attempt + 1):
         return True
@@ -136,7 +136,7 @@ def eligible_agents(state: State, cards: Sequence[AgentCard], named: Sequence[st
     Args:
         state: The workflow's state.
         cards: The cards of all live instances.
-        named: Teams that the workflow may use in addition, if the workflow may use any agent (`*`).
+        named: Teams that may be used, too, if `agents` of the team is `*`. Alone, `*` allows only agents, and no teams.
 
     Yields:
         The cards. Cards of teams are left out if the limit of nesting is reached.

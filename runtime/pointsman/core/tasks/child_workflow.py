@@ -1,8 +1,8 @@
 """Run a team as an agent. A handoff to the team starts a child workflow, and the child's outcome is the result.
 
 The id of the child is computed from the handoff, so the parent can address the child without a message from the child.
-The result is published on the subject in the handoff, as by any agent. If the parent does not need the result any more,
-the parent cancels the child.
+Like any agent, the child publishes its result on the subject that the handoff names. If the parent does not need the
+result any more, the parent cancels the child.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from pointsman_schemas.team import Team
 __all__ = ["PARENT_CONTROL", "child_cancellation", "child_request", "child_result"]
 
 PARENT_CONTROL = "parent"
-"""The id of the control with which a parent cancels its child. The id is the same for every child, so a supervisor can
-look up the control.
+"""The id of the control with which a parent cancels its child. The subject of the control ends with this id. The id is
+the same for every child, so a supervisor can look up the control by its subject.
 """
 
 _CHILD_DEADLINE_SHARE = 0.9
-"""Share of the handoff's remaining time that the child gets. In the rest of the time, the child can answer from partial
-results."""
+"""Share of the handoff's remaining time that the child gets as its deadline. After that deadline, the rest of the time
+is left for an answer from partial results."""
 
 
 def child_request(handoff: Handoff, team: Team, now: datetime) -> Request | AttemptError:
@@ -61,7 +61,7 @@ def child_request(handoff: Handoff, team: Team, now: datetime) -> Request | Atte
 
 
 def _files_of(handoff: Handoff) -> tuple[File, ...]:
-    """Return the files of a handoff and of the results in its context. Of files with the same name, take the first."""
+    """Return the files of a handoff and of the results in its context. If names are equal, take only the first file."""
     found: dict[str, File] = {}
     for file in (*handoff.files, *(file for report in handoff.context for file in report.files)):
         found.setdefault(file.name, file)
@@ -69,7 +69,7 @@ def _files_of(handoff: Handoff) -> tuple[File, ...]:
 
 
 def child_result(state: State, parent: Parent, outcome: Outcome) -> Message:
-    """Return the result for the parent's task. A partial answer is a result with gaps."""
+    """Return the result for the parent's task. A partial outcome becomes a successful result with gaps."""
     good = outcome.status in ("completed", "partial")
     kind = ErrorKind.CANCELLED if outcome.status == "cancelled" else ErrorKind.TEAM
     result = Result(

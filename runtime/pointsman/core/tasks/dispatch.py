@@ -1,7 +1,8 @@
 """Move a task from `waiting` to a running attempt. Each move has one function, in the order of `TASK_MOVES`.
 
-From `waiting`, `start_task` or `_skip_task` moves the task. A task with `for_each` becomes one task for each item
-(`for_each`). `start_task` calls `dispatch_task`, which runs the attempt or leaves the task `held` or `awaiting_budget`.
+From `waiting`, `start_task` or `_skip_task` moves the task. The module `for_each` makes one task for each item of a
+task with `for_each`. `start_task` calls `dispatch_task`, which hands over the attempt or leaves the task `held` or
+`awaiting_budget`.
 `abandon_task` ends a task that the workflow does not need any more.
 The module `limits` moves tasks out of `held` and `awaiting_budget`.
 """
@@ -59,8 +60,8 @@ __all__ = [
 ]
 
 RESULT_GRACE = timedelta(seconds=1)
-"""Time after a task's deadline in which its result may still arrive. The agent ends the attempt at the deadline and
-publishes the result after that, so the result is always a little late.
+"""Time after a task's deadline in which its result may still arrive. An agent that reaches the deadline ends the
+attempt, and publishes the result after that. So such a result is always a little late.
 """
 
 _FATES = {TaskStatus.FAILED: "failed", TaskStatus.SKIPPED: "was skipped", TaskStatus.ABANDONED: "was abandoned"}
@@ -234,9 +235,10 @@ def await_budget(
 
 
 def abandon_task(decision: Decision, task: Task, reason: str, cause: AbandonCause) -> None:
-    """Abandon a task that is not settled. `team` makes the outbox cancel the workflow of the task's team.
+    """Abandon a task that is not settled.
 
-    `team` is also True if the agent is not live, because the agent may be a team.
+    If `team` of the entry is True, the outbox cancels the child workflow of the task. `team` is also True if no card of
+    the agent is live, because the agent might be a team.
     """
     card = decision.card(task.agent)
     team = task.role is Role.WORK and task.attempt > 0 and (card is None or card.team)

@@ -13,7 +13,7 @@ from pointsman_schemas.strict_json import compact_json
 
 __all__ = ["expression_input", "false_condition", "value_at"]
 
-_MAX_SHOWN_CHARS = 80  # characters of a value in a reason
+_MAX_SHOWN_CHARS = 80  # largest number of characters of a value in a reason
 
 
 def false_condition(state: State, task: Task) -> str | None:
@@ -33,10 +33,11 @@ def value_at(state: State, text: str) -> JsonValue:
 
 
 def expression_input(state: State, task: Task) -> JsonValue:
-    """Return the input of a task that does an item, or that takes fields from the request or from results.
+    """Return the input of a task that does one item of a list, or that takes fields from the request or from results.
 
-    Without `input_from`, the item is the input. If the plan has an input for the task, the fields of the item are added
-    to that input. An item that is not an object becomes the field `item`.
+    With `input_from`, the input has the fields that `input_from` names, in addition to the input in the plan. Without
+    `input_from`, the item is the input. If the plan also has an input for the task, the fields of the item are added to
+    it. An item that is not an object is added as the field `item`.
     """
     definition = task.definition
     assert definition is not None

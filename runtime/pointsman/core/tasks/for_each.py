@@ -21,12 +21,12 @@ from pointsman_schemas.strict_json import JsonValue
 __all__ = ["expand_task", "gather_items"]
 
 _MAX_PREFIX_CHARS = 58
-"""Longest part of the task's id in the id of an item's task, in characters. The rest of the 64 characters of an id is
-for a hyphen and a number of at most five digits."""
+"""The id of an item's task begins with the id of the `for_each` task, cut to this number of characters. An id has at
+most 64 characters, and the other six are for a hyphen and a number of at most five digits."""
 
 
 def expand_task(decision: Decision, task: Task, for_each: ForEach) -> None:
-    """Add a task for each item of the list. Fail the task if its value is not a list, or if the list is too long."""
+    """Add a task for each item. Fail the task if the value of `for_each.items` is not a list, or has too many items."""
     items = value_at(decision.state, for_each.items)
     if not isinstance(items, list):
         message = f"{for_each.items} is {_type_name(items)}; a list was expected"

@@ -22,14 +22,14 @@ _MAX_KNOWN_RESULTS = 20
 the workflow's log has all results."""
 
 _MAX_KNOWN_CHARS = 4_000
-"""Longest text of the request, and of each result, in a question to a person, in characters."""
+"""Largest number of characters of the request, and of each result, in a question to a person."""
 
 
 def handoff_input(state: State, task: Task) -> JsonValue:
     """Return the input of the handoff of `task`.
 
-    A log contains the request and each result only once. So the input of a role is completed from the state, and so is
-    the input of a task for which the plan has no input.
+    A log contains the request and each result only once, so the recorded input of a task does not repeat them. This
+    function adds them to the input of a role's task. A task for which the plan has no input receives the request.
     """
     if task.role is Role.WORK:
         if task.definition is not None and (task.item_of or task.definition.input_from):

@@ -1,4 +1,4 @@
 """Threads: the order of the turns of a conversation, and the history that a turn receives.
 
-Read: turns, past_turns
+Read in this order: turns, past_turns
 """

@@ -13,8 +13,8 @@ from pointsman_schemas.threads import Thread, ThreadPolicy, Turn
 __all__ = ["MAX_TURN_CHARS", "bounded_text", "history_of"]
 
 MAX_TURN_CHARS = 4_000
-"""Longest text of a request, and of an answer, in the record of a thread, in characters. A longer text is cut, and only
-the log of the workflow has the whole text."""
+"""Largest number of characters of a request, and of an answer, in the record of a thread. A longer text is cut, and
+only the log of the workflow has the whole text."""
 
 _CHARS_PER_TOKEN = 4
 
@@ -28,8 +28,8 @@ def bounded_text(value: JsonValue) -> str:
 def history_of(thread: Thread, workflow: str, policy: ThreadPolicy) -> tuple[ThreadTurn, History]:
     """Return the place of a turn in its thread, and the earlier turns for the agents of the turn.
 
-    If the turns since the last summary exceed the bounds, the newest turns that fit into half of the bounds are kept,
-    and the summarizer gets the older turns. The other half of the bounds is free for later turns, so the summarizer
+    If the turns since the last summary exceed the bounds, the summarizer gets the older turns. Only the newest turns
+    that fit into half of the bounds are not summarized. So the other half is free for later turns, and the summarizer
     runs only once for several turns.
 
     Args:

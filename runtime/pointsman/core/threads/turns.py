@@ -62,7 +62,7 @@ class TurnAsked:
         thread: The id of the thread.
         workflow: The workflow that the request starts.
         sequence: The stream sequence of the request.
-        request: The request as a bounded text.
+        request: The request as a text of bounded length (`bounded_text`).
     """
 
     team: str
@@ -78,7 +78,7 @@ class TurnRefusal(NamedTuple):
 
     Attributes:
         reason: The reason.
-        retryable: True if the thread may take the same turn later.
+        retryable: True if the thread might accept the same turn later.
     """
 
     reason: str
@@ -143,13 +143,13 @@ def grant_turn(thread: Thread, workflow: str, now: datetime) -> tuple[ThreadEntr
 def end_turn(
     thread: Thread, workflow: str, outcome: str, answer: str, now: datetime, summary: tuple[int, str] | None = None
 ) -> tuple[ThreadEntry, ...]:
-    """Record the end of a turn, once.
+    """Record the end of a turn. An end that is already in the record leads to no entry.
 
     Args:
         thread: The thread.
         workflow: The workflow of the turn.
         outcome: The status of the workflow's outcome.
-        answer: The workflow's answer as a bounded text.
+        answer: The workflow's answer as a text of bounded length (`bounded_text`).
         now: The time.
         summary: A summary of older turns, and the number of the last turn that the summary covers.
 
@@ -168,7 +168,7 @@ def end_turn(
 
 
 def delete_thread(thread: Thread, by: str, now: datetime, *, purged: bool) -> tuple[ThreadEntry, ...]:
-    """Delete the thread. The record keeps the ids of the workflows until the messages with these ids are `purged`."""
+    """Delete the thread. The record keeps the ids of its workflows until their messages are deleted (`purged`)."""
     if thread.deleted_at is not None and not purged:
         return ()
     return (ThreadDeleted(at=now, by=thread.deleted_by or by, purged=purged),)
@@ -180,7 +180,7 @@ def open_turns(thread: Thread) -> tuple[Turn, ...]:
 
 
 def turn_of(thread: Thread, workflow: str) -> Turn | None:
-    """Return the turn of a workflow; None if the record has no such turn, or only the id of the turn."""
+    """Return the turn of a workflow; None if the record has no such turn, or has kept only the id of the workflow."""
     return next((each for each in reversed(thread.turns) if each.workflow_id == workflow), None)
 
 
@@ -193,7 +193,7 @@ def fold_thread(thread: Thread | None, entries: Iterable[ThreadEntry]) -> Thread
     """Return the thread after `entries`.
 
     Raises:
-        InvariantError: An entry cannot follow.
+        InvariantError: An entry cannot follow the earlier entries.
     """
     for entry in entries:
         thread = evolve_thread(thread, entry)
@@ -206,7 +206,7 @@ def evolve_thread(thread: Thread | None, entry: ThreadEntry) -> Thread:
     """Return the thread after `entry`.
 
     Raises:
-        InvariantError: The entry cannot follow.
+        InvariantError: The entry cannot follow the earlier entries.
     """
     if isinstance(entry, ThreadStarted):
         return Thread(
@@ -256,7 +256,7 @@ def _with_turn(thread: Thread, workflow: str, at: datetime, **changes: object) -
 
 
 def _with_turns(thread: Thread, turns: tuple[Turn, ...], at: datetime) -> Thread:
-    """Return the thread with `turns`. Of ended turns that no later turn can receive, only the ids are kept."""
+    """Return the thread with `turns`. If no later turn can receive an ended turn, only its workflow id is kept."""
     ended = [each for each in turns if each.status == "ended"]
     gone = {each.number for each in ended[:-_KEPT_TURNS]} | {
         each.number for each in ended if each.number <= thread.summarized

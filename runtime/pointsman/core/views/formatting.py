@@ -35,7 +35,7 @@ def format_seconds(value: float) -> str:
 
 
 def format_dollars(cost: float) -> str:
-    """Return an amount of US dollars with four places, because one call costs less than a cent."""
+    """Return an amount of US dollars with four decimal places, because one model call often costs less than a cent."""
     return f"${cost:.4f}"
 
 
@@ -59,10 +59,10 @@ def format_usage(usage: Usage) -> str:
 
 
 def pickup_delay(result: Result, handed: datetime, reports: Iterable[Progress]) -> str:
-    """Return a remark about a late start of an attempt with a result; an empty text without a delay.
+    """Return a remark about the late start of an attempt that has a result; an empty text if there was no delay.
 
-    The result is from the run that finished. Reports from before that run are from a worker that was lost, so that loss
-    is the reason for the late start.
+    If a worker is lost, another worker runs the same attempt again. The result is from the run that finished. If there
+    are reports from an earlier run, the loss of that worker is the reason for the late start.
     """
     if result.error is not None and result.error.kind == ErrorKind.CRASHED:  # no run of the attempt has finished
         return ""

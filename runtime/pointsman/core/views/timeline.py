@@ -199,7 +199,7 @@ class Timeline:
 
 
 def label(question: QuestionAsked, task: str) -> str:
-    """Return the subject of a question. `task` is the name of its task."""
+    """Return a text that names the thing a question is about. `task` is the name of its task."""
     match question.about:
         case "plan":
             return "the plan"

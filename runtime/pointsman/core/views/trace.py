@@ -60,8 +60,9 @@ class TraceNode(Frozen):
     known start. `status` is `waiting`, `handed over` until a worker reports the start, `running`, `held`, `waiting for
     an answer`, `being refined`, `in review`, `expanded`, `succeeded`, `failed`, `skipped` or `abandoned`. An attempt
     that ended with a question is `asked a person`. A workflow is `running`, `waiting for an answer` or has the status
-    of its outcome. `due` is the time of a delayed handoff. `detail` is the reason in one line. `usage` includes all
-    nodes below. `revision` is the version of the agent that made an attempt, and a digest of its code.
+    of its outcome. `due` is the time of a delayed handoff. `detail` is a remark in one line, such as the reason for a
+    failure. `usage` includes all nodes below. `revision` is the version of the agent that made an attempt, and a digest
+    of its code.
     """
 
     name: str
@@ -108,11 +109,11 @@ def build_trace(
 ) -> TraceNode:
     """Build the trace of a workflow, running or ended.
 
-    `trace_status.at_time` then adds the facts that the log lacks: the present time and the live agents.
+    The log lacks the present time and the live agents. `trace_status.at_time` changes the statuses that depend on them.
 
     Args:
         entries: All log entries, in order.
-        progress: The reports of its agents.
+        progress: The reports of the workflow's agents.
         children: The known traces of child workflows, by id.
 
     Returns:
@@ -150,7 +151,10 @@ class _Attempt:
             self.ended_at, self.usage = result.ended_at, result.usage
 
     def started_at(self) -> datetime | None:
-        """Return the start of the attempt, from its result or its reports; None if it has no result and no report."""
+        """Return the start of the attempt, from its result or its reports; None if it has neither.
+
+        A team without a result has started at its dispatch.
+        """
         if self.result is not None:
             return self.result.started_at
         if self.team:
@@ -192,7 +196,7 @@ class _Attempt:
         )
 
     def _call_node(self, report: Progress, task_id: str, left: list[Progress]) -> TraceNode:
-        """Return the node of `report` with the calls within that report, and remove these reports from `left`."""
+        """Return the node of `report` with the nodes of the calls below it. Remove all their reports from `left`."""
         left.remove(report)
         below = [other for other in left if report.span_id and other.parent_span_id == report.span_id]
         tool = report.kind == "tool"
@@ -473,7 +477,10 @@ class _TraceBuilder:
 
 
 def _review_text(output: JsonValue) -> str:
-    """Return the verdict and the reason of a review. For a ruling, return an empty text: the outcome has the ruling."""
+    """Return the verdict and the reason of a review. The output of a judge may also be a ruling on a conflict.
+
+    For a ruling, return an empty text, because the outcome has the ruling.
+    """
     if not isinstance(output, dict) or "verdict" not in output:
         return ""
     return ": ".join(str(part) for part in (output["verdict"], output.get("reason")) if part)

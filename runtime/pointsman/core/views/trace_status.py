@@ -20,8 +20,8 @@ _OPEN_STATUSES = (*_WITH_AGENT_STATUSES, WAITING_FOR_RETRY)
 def at_time(root: TraceNode, now: datetime, alive: Collection[str]) -> TraceNode:
     """Return the trace with the statuses at a time.
 
-    A node whose agent is not live waits for an agent. A node whose time has not come waits for a retry. `detail` states
-    the reason.
+    A node whose agent is not live waits for an agent. A node whose next attempt is due later waits for a retry. The
+    reason is in `detail`.
 
     Args:
         root: The root of the trace.

@@ -15,7 +15,7 @@ __all__ = ["StreamFollower"]
 
 _log = get_logger(__name__)
 
-_YIELD_EVERY = 200  # messages applied before other tasks of the loop run: 5 ms
+_YIELD_EVERY = 200  # number of messages, applied in about 5 ms, after which other tasks of the event loop may run
 _RETRY_PAUSE_S = 1.0  # seconds before the stream is followed again after an error of the broker
 
 
@@ -38,7 +38,7 @@ class StreamFollower(ABC):
         self.sequence = 0
         """The sequence of the newest applied message."""
         self.epoch = 0
-        """The number of times that the stream was created again. Sequences of an earlier epoch are not comparable."""
+        """The number of times that the stream was created again. Do not compare sequences of different epochs."""
 
     @abstractmethod
     async def apply(self, stored: StoredMessage) -> None:
@@ -46,7 +46,7 @@ class StreamFollower(ABC):
 
     @abstractmethod
     def reset(self) -> None:
-        """Reset the state to empty, because the stream was created again or has lost its end."""
+        """Reset the state to empty, because the stream was created again or has lost its newest messages."""
 
     @abstractmethod
     def moved(self) -> None:

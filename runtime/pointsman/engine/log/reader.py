@@ -56,7 +56,7 @@ class NewestCommit(NamedTuple):
 
 IMPORTED_HEADER = "Pointsman-Imported"
 """The header of imported messages. Its value is the namespace from which they were exported."""
-_MAX_CONCURRENT = 50  # requests to the broker at a time: enough to hide the round trip
+_MAX_CONCURRENT = 50  # number of requests to the broker at the same time, which is enough to hide the round trip
 _RECHECK_INTERVAL_S = 5.0
 """Seconds after which a waiting call reads the stream again. The call uses a plain subscription, which needs no
 consumer at the broker, but misses a message that is published while the connection is down."""
@@ -66,7 +66,7 @@ def read_commit(stored: StoredMessage) -> Commit:
     """Return the commit of a log message.
 
     Raises:
-        UnknownEventTypeError: The message has a type or version that this release does not write.
+        UnknownEventTypeError: The message has a type or version that this release cannot read.
         UndecodableEventError: Headers or body cannot be read.
     """
     envelope, body = decode(stored.headers, stored.body)
@@ -100,7 +100,7 @@ def check_not_imported(workflow: str, namespace: str | None) -> None:
 def is_outcome(stored: StoredMessage) -> bool:
     """Return True if a message on an outcome subject is the outcome of the workflow that the subject names.
 
-    The check is needed, because before the workflow ends, any client that may publish in the namespace can store a
+    The check is needed: until the workflow ends, any client with the right to publish in the namespace can store a
     different message on this subject. The check is fast, because only the headers are read.
     """
     headers, workflow = stored.headers, stored.subject.rpartition(".")[2]
@@ -108,7 +108,7 @@ def is_outcome(stored: StoredMessage) -> bool:
 
 
 def round_of_outcome(stored: StoredMessage) -> int:
-    """Return the round of the workflow that a stored outcome ends. Only the headers are read."""
+    """Return the number of the round that a stored outcome ends. Only the headers are read."""
     return outcome_round(stored.subject.rpartition(".")[2], stored.headers.get("ce-id", ""))
 
 
@@ -217,7 +217,7 @@ async def follow_workflow(
         subjects: The subjects of the namespace.
         workflow: The workflow.
         team: The team; None for a workflow whose team is unknown.
-        present_only: True to yield only entries that are stored now. Default: False.
+        present_only: True to yield only messages that are stored now, and wait for no more. Default: False.
 
     Yields:
         The messages.
@@ -226,7 +226,7 @@ async def follow_workflow(
     wanted: dict[StreamKind, str] = {"log": log, "results": subjects.workflow_events(workflow, team)}
     seen: dict[StreamKind, int] = dict.fromkeys(wanted, 0)
     present: list[StoredMessage] = []
-    for stream, subject in wanted.items():  # the log first: if it has the end, all reports are already stored
+    for stream, subject in wanted.items():  # the log first: if it has the workflow's end, all reports are stored, too
         found = [stored async for stored in bus.read(stream, subject)]
         seen[stream] = found[-1].sequence if found else 0
         present += found

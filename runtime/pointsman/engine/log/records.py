@@ -24,7 +24,8 @@ from pointsman_schemas.threads import Thread, ThreadEntry, ThreadRecord
 __all__ = ["SCHEDULE", "THREAD", "Changed", "RecordHead", "RecordKind", "Records"]
 
 _MAX_RACES = 100
-"""Maximum number of compare-and-set conflicts of one change. More conflicts indicate a different fault."""
+"""Number of times that one change is tried. A try fails if another process has written to the record first. So many
+failures in a row do not come from other processes, so the change ends with an error."""
 
 StateT = TypeVar("StateT")
 EntryT = TypeVar("EntryT")
@@ -46,7 +47,8 @@ class Changed(Generic[StateT, EntryT]):
     Attributes:
         state: The state after the change; None if the record does not exist.
         entries: The entries that were stored.
-        raced: True if another process may have stored a part of the change.
+        raced: True if more than one try was necessary. The change may then already be stored, by an earlier try whose
+            answer was lost or by another process. `entries` does not contain what they stored.
     """
 
     state: StateT | None
@@ -75,7 +77,7 @@ class RecordKind(Generic[StateT, EntryT]):
             stored: The message.
 
         Returns:
-            The state after the change of the message.
+            The state after the change that the message records.
 
         Raises:
             ContractError: The message cannot be read.
@@ -103,11 +105,11 @@ class RecordKind(Generic[StateT, EntryT]):
         return RecordHead(record.state, record.number, stored.sequence)
 
     async def read_all(self, bus: Bus, filter: str) -> Sequence[StateT]:
-        """Read all records of a filter. Skip messages of other programs.
+        """Read all records whose subjects match a filter. Skip messages of other programs.
 
         Args:
             bus: The bus.
-            filter: The filter of records, see `Subjects.crons` and `Subjects.threads`.
+            filter: The filter of the subjects, see `Subjects.crons` and `Subjects.threads`.
 
         Returns:
             The states, in the order of the subjects. Deleted records are included until they expire.
@@ -155,7 +157,7 @@ class Records(Generic[StateT, EntryT]):
             The result.
 
         Raises:
-            InvariantError: The change met too many conflicts.
+            InvariantError: The change had too many conflicts in a row.
         """
         kind, name = self._kind, subject.rpartition(".")[2]
         for race in range(_MAX_RACES):
@@ -175,7 +177,7 @@ class Records(Generic[StateT, EntryT]):
             try:
                 sequence = await self._bus.publish(subject, dump(record), encode(envelope), expect=head.sequence)
             except (ConflictError, PublishOutcomeUnknownError):
-                continue  # decide on the newest record, which gives no entries if the change was stored
+                continue  # read the newest record and decide again; if it has the change, there is nothing to decide
             if head.sequence:
                 await self._bus.trim("log", subject, sequence - 1)  # the newest message is the whole record
             return Changed(after, entries, raced=race > 0)

@@ -295,7 +295,8 @@ async def recent_requests(bus: Bus, requests: str) -> AsyncGenerator[StoredMessa
 async def find_request(bus: Bus, requests: str, workflow: str, *, after: int | None = None) -> StoredMessage | None:
     """Return the request that starts `workflow`; None if no such request is found.
 
-    With `after`, all requests with a greater sequence are compared; without `after`, those of `recent_requests`.
+    With `after`, all requests with a greater sequence are searched. Without `after`, only the requests that
+    `recent_requests` yields are searched.
     """
     found = (
         recent_requests(bus, requests)
@@ -329,7 +330,7 @@ def read_input(
 ) -> ResultReceived | ControlReceived | TimerFired:
     """Return the result, control or timer of a message.
 
-    If a result cannot be read because of half of a surrogate pair, the half is replaced by a question mark.
+    If a text in a result contains an invalid character (half of a surrogate pair), a question mark replaces it.
 
     Args:
         stored: The message.
@@ -400,7 +401,7 @@ def _read_result(body: bytes, address: ResultAddress) -> Result:
 
 
 def _refuse_misnamed(model: type[BaseModel], body: bytes) -> None:
-    """Raise `UndecodableEventError` for a misspelled field, because otherwise the input of a person may be lost."""
+    """Raise `UndecodableEventError` for a misspelled field. If it were ignored, the input of a person would be lost."""
     content = parse_json(body)
     for each in find_unknown_fields(model, content) if isinstance(content, dict) else ():
         if each.meant:

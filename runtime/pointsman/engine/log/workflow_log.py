@@ -1,7 +1,7 @@
 """The log of a workflow for its supervisor, which loads the log once and extends the log by compare-and-set commits.
 
-A supervisor commits with the sequence at which the supervisor read the end of the log. The broker refuses the commit if
-another process wrote first. Supervisors need no other coordination.
+With each commit, a supervisor sends the sequence of the last log message that it has read. The broker refuses the
+commit if the log has a newer message, because another process wrote first. Supervisors need no other coordination.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ __all__ = ["CorruptLogError", "LogHead", "TruncatedLogError", "WorkflowLog"]
 SNAPSHOT_EVERY = 64
 """Number of commits between two snapshots. A load reads at most this many commits, in some tens of milliseconds."""
 _TASKS_PER_DOUBLING = 128
-"""If a workflow has this number of tasks, the number of commits between two snapshots is doubled. For twice as many
-tasks, the number is doubled again, because a snapshot has all tasks, and is as large as the commits of these tasks."""
+"""If a workflow has this number of tasks, the number of commits between two snapshots is doubled. Each further doubling
+of the tasks doubles it again, because a snapshot contains all tasks and so grows with their number."""
 
 
 class CorruptLogError(PeerError):
-    """A log has a message that cannot be read or applied. Its workflow is closed; other workflows continue."""
+    """A log has a message that cannot be read or applied. Its workflow ends as failed; other workflows continue."""
 
     kind = "corrupt_log"
 
@@ -56,8 +56,8 @@ class LogHead:
         state: The state after the last commit; None without a log.
         sequence: The last sequence; 0 without a log.
         snapshot_sequence: The sequence of the newest commit with a snapshot.
-        foreign_messages: True if another process has written to the log. The other process may not have published all
-        messages that its commits require.
+        foreign_messages: True if another process has written to the log. That process might have stopped before it
+            published all messages that its commits require.
         agents: The agents that the commits last named as live; None if these names were not read.
     """
 
@@ -107,7 +107,7 @@ class WorkflowLog:
     async def origin(self, workflow: str) -> tuple[str | None, str]:
         """Return the correlation id and the trace id of the log's newest message.
 
-        The call reads only the headers, so the body may be unreadable.
+        The call reads only the headers, so it also works if the body cannot be read.
         """
         last = await self._bus.last("log", self._subjects.log(self._team, workflow))
         try:

@@ -50,7 +50,7 @@ class Archive(Frozen):
     exported_at: AwareDatetime
     records: tuple[Record, ...]
     children: tuple[Archive, ...] = ()
-    """The workflows that other teams started for tasks of this workflow."""
+    """The child workflows, which other teams started for tasks of this workflow."""
 
 
 def flatten(archive: Archive) -> Iterator[Archive]:

@@ -1,4 +1,4 @@
-"""Export a workflow: read all its messages in the streams, and all messages of the workflows below the workflow."""
+"""Export a workflow: read all its messages, and all messages of its child workflows, from the streams."""
 
 from __future__ import annotations
 
@@ -53,9 +53,10 @@ async def export_workflow(bus: Bus, subjects: Subjects, workflow: str, now: date
 
 
 def _is_exported(stream: StreamKind, stored: StoredMessage, subjects: Subjects, round: int) -> bool:
-    """Return False for a foreign message on the subject of an outcome or of a dead letter.
+    """Return True, except for a foreign message on the subject of an outcome or of a dead letter.
 
-    Also return False for the outcome of a round before `round`, because a supervisor will withdraw this outcome.
+    Also return False for the outcome of a round before the newest round, `round`, because a supervisor will withdraw
+    this outcome.
     """
     if stream == "dead":
         with suppress(ContractError):
@@ -75,8 +76,8 @@ def _children_of(archive: Archive) -> Sequence[str]:
 
 
 def _record(stream: StreamKind, stored: StoredMessage) -> Record:
-    # Leave out the headers for the broker. These headers belong to the publish that stored the message, but an import
-    # makes a new publish.
+    # Leave out the headers that are commands to the broker. They were meant for the publish that stored this message,
+    # and must not act again when an import publishes the message.
     headers = {name: printable(value) for name, value in stored.headers.items() if not name.lower().startswith("nats-")}
     try:
         body, encoding = stored.body.decode(), "utf-8"

@@ -1,7 +1,7 @@
 """Import an archive into a namespace for reading only. No supervisor and no agent acts on an imported message.
 
-If an import cannot store all messages, the import stores no message. To continue an interrupted import, repeat the
-import.
+An import first checks that all messages can be stored. If a check fails, the import stores no message. If an import is
+interrupted after that, repeat it: the repeated import continues after the last stored message.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pointsman_schemas.subjects import Subjects
 
 __all__ = ["WorkflowExistsError", "import_workflow"]
 
-_MAX_TRIES = 3  # maximum number of publishes of one message without an answer of the broker
+_MAX_TRIES = 3  # number of times that a message is published, if the broker does not answer
 
 
 class WorkflowExistsError(PointsmanError):
@@ -37,7 +37,7 @@ class WorkflowExistsError(PointsmanError):
 
 @dataclass(frozen=True, slots=True)
 class _Message:
-    """A record in the form in which the import stores the record."""
+    """A record of the archive, in the form in which the import stores it."""
 
     workflow: str
     stream: StreamKind
@@ -80,7 +80,8 @@ async def import_workflow(bus: Bus, subjects: Subjects, archive: Archive) -> int
 def _messages(archive: Archive, subjects: Subjects) -> list[_Message]:
     """Return the messages to store, in the order of their time. The first message is the first commit.
 
-    So if two imports run in parallel, the second import fails at its first message, before it has stored a message.
+    The broker stores the first commit of a workflow only once. So if two imports run in parallel, the second import
+    fails at its first message, and stores no message.
     """
     log = Subjects(archive.namespace).log(archive.team, archive.workflow_id)
     first = next(record for record in archive.records if record.subject == log)

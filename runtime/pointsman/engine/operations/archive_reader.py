@@ -39,7 +39,7 @@ def read_archive(text: bytes) -> Archive | tuple[Commit, ...]:
         The archive, or the commits of the log.
 
     Raises:
-        ConfigurationError: The content is not an archive and not a log, has an unsupported version, or does not pass
+        ConfigurationError: The content is neither an archive nor a log, has an unsupported version, or does not pass
             `check_archive`.
     """
     try:
@@ -62,8 +62,9 @@ def check_archive(archive: Archive) -> None:
     """Check every workflow of `archive`.
 
     A record must be a message of its workflow, on a subject and in a stream that an export reads. A log must contain
-    all commits from the first commit to the end, in order, and no commit after the end. Each commit must follow from
-    the state before the commit. A child must be a workflow that a task of its parent started.
+    all commits from the first commit on, in order. After the end of the workflow, only a commit that begins the next
+    round may follow. Each commit must follow from the state before the commit. A child must be a workflow that a task
+    of its parent started.
 
     Args:
         archive: The archive.

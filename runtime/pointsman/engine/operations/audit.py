@@ -1,4 +1,4 @@
-"""Record operations that no log records: a workflow was forgotten, or a dead letter was discarded.
+"""Record operations that no log records: a workflow was forgotten, or a dead letter was discarded, replayed or resumed.
 
 The broker's permissions ensure that the actor in the subject of a record is the user. Retention deletes a record after
 the same time as a log.
@@ -38,7 +38,7 @@ class AuditRecord:
 
 
 async def store_audit(bus: Bus, subjects: Subjects, actor: str, id: str, content: Audit, at: datetime) -> None:
-    """Store the record of an operation. A repeated call has no effect.
+    """Store the record of an operation. A repeated call with the same `id` has no effect.
 
     Args:
         bus: The bus.

@@ -19,7 +19,7 @@ async def load_circuits(bus: Bus, subjects: Subjects) -> Mapping[str, Circuit]:
 
 
 def read_circuits(stored: StoredMessage | None) -> Circuits:
-    """Return the circuits in `stored`; empty for no message, and for a message of another release."""
+    """Return the circuits in `stored`; no circuits without a message, or if another release wrote the message."""
     try:
         return Circuits.model_validate_json(stored.body) if stored else Circuits()
     except ValidationError:

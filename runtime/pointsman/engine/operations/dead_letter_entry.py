@@ -17,7 +17,7 @@ from pointsman_schemas.strict_json import parse, parse_json
 
 __all__ = ["DeadLetterEntry", "read_dead_letter"]
 
-_MAX_SHOWN_CHARS = 100_000  # characters of an unreadable body that `decoded` repeats
+_MAX_SHOWN_CHARS = 100_000  # largest number of characters that `decoded` returns of a body that is not JSON
 
 
 @dataclass(frozen=True, slots=True)

@@ -174,7 +174,7 @@ class DeadLetterReplay:
         return workflow_of_request(StoredMessage(content.subject, body, headers, 0, content.at))
 
     async def _resubmit_request(self, content: DeadLetter, *, task: bool) -> str:
-        """Send the request of the letter's workflow again, as a new workflow. The log contains the caller's request.
+        """Send the request of the letter's workflow again, as a new workflow. The request is read from the log.
 
         Each replay of the letter makes the same new workflow. If `task` is True and the agent of the letter's task is
         not live, nothing is sent, because the new workflow would fail at once.

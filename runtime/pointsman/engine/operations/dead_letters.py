@@ -25,7 +25,8 @@ __all__ = ["MAX_CONCURRENT_REPLAYS", "DeadLetters", "ReplayResult"]
 _Action: TypeAlias = Literal["discard", "replay", "resume"]
 
 MAX_CONCURRENT_REPLAYS = 16
-"""Number of letters that are processed at a time, because each replay waits for a supervisor."""
+"""Number of letters that are replayed at the same time. One after the other would take long, because each replay waits
+for a supervisor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +143,7 @@ class DeadLetters:
         await store_audit(self._bus, self._subjects, self._user, id, audit, now)
 
     async def replay(self, letter: DeadLetterEntry, *, as_new: bool = False, keep: bool = False) -> ReplayResult:
-        """Replay the dead-lettered event. Then delete the letter if `keep` is False. The call may be repeated.
+        """Replay the dead-lettered event. Then delete the letter if `keep` is False. A repeated call does no harm.
 
         Returns:
             The action, its workflow, and True if the letter was removed.

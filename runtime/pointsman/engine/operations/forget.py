@@ -1,6 +1,6 @@
 """Forget a workflow: delete all its messages and large bodies, and record the deletion.
 
-The log is deleted last, because the log names the workflows below the workflow. So an interrupted call can be repeated.
+The log is deleted last, because it names the child workflows. So a call that was interrupted can be repeated.
 Each message is overwritten on the broker's disk.
 """
 
@@ -41,7 +41,7 @@ class ForgetResult:
     """The result of forgetting.
 
     Attributes:
-        workflows: The workflow and the workflows below it.
+        workflows: The ids of the workflow and of the workflows below it in the tree of child workflows.
         messages: The number of messages that were deleted.
         objects: The number of large bodies that were deleted.
     """
@@ -61,7 +61,7 @@ async def forget_workflow(
     reason: str = "",
     progress: Callable[[int], None] = lambda deleted: None,
 ) -> ForgetResult:
-    """Delete a workflow and the workflows below it, and store a record.
+    """Delete a workflow with its child workflows and their child workflows, and store a record of each.
 
     The request, log, events, steps, handoffs, results, controls, outcome, dead letters, deliveries to webhooks and
     large bodies are deleted.
@@ -73,14 +73,14 @@ async def forget_workflow(
         actor: The user of the operation.
         at: The time.
         reason: The reason, for the record.
-        progress: Called with the number of deleted messages.
+        progress: Called again and again with the number of messages that are deleted so far.
 
     Returns:
         The deleted workflows, and the numbers of deleted messages and objects.
 
     Raises:
         NotFoundError: The workflow does not exist.
-        WorkflowRunsError: The workflow, or a workflow below the workflow, has not ended. Nothing was deleted.
+        WorkflowRunsError: The workflow, or a workflow below it, has not ended. Nothing was deleted.
         BusUnavailableError: The broker does not answer. Repeat the call.
     """
     family = await _family(bus, subjects, workflow)
@@ -136,7 +136,8 @@ async def _family(bus: Bus, subjects: Subjects, workflow: str) -> Sequence[tuple
 def _subjects_of(subjects: Subjects, team: str, workflow: str) -> Sequence[tuple[StreamKind, str]]:
     """Return the subjects of a workflow except its outcome and its log.
 
-    In this order, no process starts the work again: schedules are deleted before handoffs, and handoffs before results.
+    The order prevents that work starts again. A schedule would publish a handoff again, so schedules are deleted before
+    handoffs. A worker repeats a handoff that has no result, so handoffs are deleted before results.
     """
     return (
         ("work", subjects.workflow_messages("schedule", team, workflow)),

@@ -77,11 +77,12 @@ async def tell_workflow(
         text: The message.
         actor: The user who sends the message.
         team: The team of the workflow; None to look it up.
-        message_id: The id of the message. Of several messages with the same id, one counts. Default: a new id.
+        message_id: The id of the message. If several messages have the same id, only one counts. Default: a new id.
         timeout: The longest wait for a supervisor, in seconds.
 
     Returns:
-        The result; without a number if no supervisor has recorded the message in time, or the user may not read logs.
+        The result. It has no number if no supervisor has recorded the message in time, or if the user has no right to
+        read logs.
 
     Raises:
         ContractError: The message is empty or too long. Nothing was sent.
@@ -92,8 +93,8 @@ async def tell_workflow(
     """
     if not text.strip() or len(text) > MAX_MESSAGE_CHARS:
         raise ContractError(
-            f"the message has {len(text)} characters; expected 1 to {MAX_MESSAGE_CHARS} characters with text; "
-            "nothing was sent"
+            f"the message {f'has {len(text)} characters' if text.strip() else 'is empty'}; expected a text of 1 to "
+            f"{MAX_MESSAGE_CHARS} characters; nothing was sent"
         )
     name = uuid4().hex if message_id is None else derive_id("tell", workflow, actor, message_id)
     subject = subjects.log(team, workflow) if team is not None else subjects.workflow_log(workflow)
@@ -105,7 +106,11 @@ async def tell_workflow(
         if team is None:
             raise
         await sender.publish(team, text)
-        return TellResult(workflow, team, "the message is stored; this user may not read the workflow's decision")
+        return TellResult(
+            workflow,
+            team,
+            f"the message is stored; {actor} has no right to read logs, so it is not known if the workflow accepts it",
+        )
     if newest is None:
         queued = await find_request(bus, subjects.team_requests(team) if team else subjects.requests, workflow)
         if queued is None:
@@ -119,7 +124,8 @@ async def tell_workflow(
     team = newest.subject.split(".")[2]
     commit = read_commit(newest)
     if isinstance(commit.entries[-1], WorkflowEnded):
-        # Read the log before the publish, because the message may have been recorded before the end.
+        # Read the log before the publish: an earlier call with the same message id may have sent this message, and the
+        # workflow may have recorded it before the workflow ended.
         present = bus.read("log", newest.subject)
         found = await sender.wait(team, present, commit.round)
         if found is not None:

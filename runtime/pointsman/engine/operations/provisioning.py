@@ -18,7 +18,7 @@ from pointsman_schemas.subjects import Subjects
 __all__ = ["DEFAULT_MAX_IN_FLIGHT", "provision"]
 
 DEFAULT_MAX_IN_FLIGHT = 1_000
-"""Number of attempts of an agent that run at a time, if the agent sets no number."""
+"""Largest number of attempts of an agent that run at the same time, if the agent sets no number."""
 
 
 async def provision(

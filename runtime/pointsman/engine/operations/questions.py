@@ -37,7 +37,7 @@ class AnswerResult:
     """The result of a person's answer.
 
     Attributes:
-        counted: True if the answer decided the question; None if no supervisor has read the answer yet.
+        counted: True if the answer decided the question, False if not; None if no supervisor has read the answer yet.
         message: The result in one sentence.
         decided: The decision in the log; None if the log has no decision yet.
     """
@@ -58,14 +58,14 @@ async def answer_question(
     reason: str = "",
     timeout: float = 10.0,
 ) -> AnswerResult:
-    """Publish the answer if the answer can still count. Wait for the answer that counts.
+    """Publish the answer if the question is still open. Wait until the log has the answer that counts.
 
     Returns:
-        The answer that counts, or a result without a verdict if no supervisor has read the answer in `timeout` seconds.
+        The result. `counted` is None if no supervisor has read the answer in `timeout` seconds.
 
     Raises:
-        ContractError: `input` is not JSON, is not valid by the schema of the question or of the old input, or the
-            action does not fit the question. The question stays open.
+        ContractError: `input` is not JSON, is not valid by the schema of the question, of the tool or of the agent, or
+            the action does not fit the question. The question stays open.
         NotFoundError: The question does not exist, or the log was removed.
     """
     workflow = question.rpartition("-")[0]

@@ -38,7 +38,7 @@ class QueuedRequest:
 async def list_queued_requests(
     bus: Bus, subjects: Subjects, team: str | None = None, limit: int | None = None
 ) -> Sequence[QueuedRequest]:
-    """Return the newest `limit` queued requests of `team`, or of each team, by team and age.
+    """Return the newest `limit` queued requests of `team`, or of each team, ordered by team and age.
 
     Only the last messages of the stream are read; see `recent_requests`.
     """

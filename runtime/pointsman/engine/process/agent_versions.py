@@ -10,7 +10,8 @@ from pointsman_schemas.card import AgentCard
 __all__ = ["ROLLING_UPDATE", "group_by_name", "live_revisions", "mixed_queue", "mixed_since", "team_definitions"]
 
 ROLLING_UPDATE = timedelta(minutes=10)
-"""Time in which two versions of an agent may be live together, because a deployment replaces one instance at a time."""
+"""Time for which two versions of an agent may be live together without a remark. A deployment needs this time, because
+it replaces one instance after the other."""
 
 
 def group_by_name(cards: Iterable[AgentCard]) -> dict[str, list[AgentCard]]:
@@ -35,7 +36,7 @@ def live_revisions(cards: Iterable[AgentCard]) -> dict[str, int]:
         cards: The cards of the instances of one agent.
 
     Returns:
-        The number of instances by revision, in order.
+        The number of instances by revision, in the order of the revisions.
     """
     counts: dict[str, int] = {}
     for revision in sorted(card.revision for card in cards):
@@ -50,7 +51,7 @@ def mixed_since(cards: Sequence[AgentCard]) -> datetime | None:
         cards: The cards of the instances of one agent.
 
     Returns:
-        The start of the first instance of the revision that started last.
+        The time at which the newest revision started its first instance.
     """
     first: dict[str, datetime] = {}
     for card in cards:

@@ -1,6 +1,6 @@
 """Clock anchored to the broker's time at start and advanced monotonically.
 
-If this machine's clock is set, the time of the broker clock does not change. If the clocks of two machines differ, the
+If a person or NTP sets this machine's clock, the broker clock does not jump. If the clocks of two machines differ, the
 processes on these machines still agree on deadlines.
 """
 

@@ -19,8 +19,8 @@ __all__ = [
 ]
 
 MAX_WAITING_DELIVERIES = 100_000
-"""Number of deliveries to webhooks that may be in flight or wait for another attempt. Further deliveries wait in the
-stream. The broker stores some hundred bytes for each delivery."""
+"""Largest number of deliveries to webhooks that are in flight or wait for another attempt. Further deliveries wait in
+the stream. The number is limited, because the broker keeps some hundred bytes for each of these deliveries."""
 
 
 class DurableConsumer(NamedTuple):

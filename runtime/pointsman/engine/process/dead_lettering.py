@@ -38,7 +38,7 @@ async def dead_letter(
     workflow: str | None = None,
     task: str | None = None,
 ) -> DeadLetter:
-    """Store `stored` as a dead letter of `origin`. Idempotent for the same message.
+    """Store `stored` as a dead letter of `origin`. A repeated call for the same message stores no second letter.
 
     Returns:
         The dead letter.
@@ -47,7 +47,9 @@ async def dead_letter(
         BusUnavailableError: The letter may be missing, so the caller must not acknowledge the original.
     """
     name = dead_letter_id_of(bus, subjects, stored, workflow)
-    if subjects.kind_of(stored.subject) == "request":  # several requests may have one id, so use the body
+    # A caller may publish a request twice, which makes one letter. Two requests with one id and different bodies make
+    # two letters. So the id of the letter is computed from the body.
+    if subjects.kind_of(stored.subject) == "request":
         name = dead_letter_id(workflow or "none", cause.message, sha256(stored.body).hexdigest())
     letter = DeadLetter(
         id=name,
@@ -76,7 +78,7 @@ async def dead_letter(
 
 
 def stream_of(subjects: Subjects, subject: str) -> StreamKind:
-    """Return the kind of the stream that stores `subject`, on which an event arrived."""
+    """Return the kind of the stream that stores the events on `subject`."""
     return stream_kind_of(subjects, subject) or "work"
 
 

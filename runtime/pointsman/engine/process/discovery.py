@@ -204,7 +204,7 @@ def _from_file(path: Path) -> ModuleType:
 
 def _from_module(name: str, spec: str) -> ModuleType:
     if "" not in sys.path and (here := str(Path.cwd())) not in sys.path:
-        sys.path.insert(0, here)  # otherwise an installed command would not search the folder
+        sys.path.insert(0, here)  # without this, an installed command does not search the current folder
     try:
         return importlib.import_module(name)
     except ConfigurationError:

@@ -57,8 +57,8 @@ def checked_card(card: AgentCard) -> AgentCard:
     """Return `card` if the registry accepts it.
 
     Raises:
-        ConfigurationError: The card is too large, or a field of the card is not valid. Other processes would ignore the
-            card.
+        ConfigurationError: The card is too large, or a field of the card is not valid, so other processes would ignore
+            the card.
     """
     try:
         return decode_card(f"{card.name}.{card.instance}", encode_card(card))
@@ -80,5 +80,6 @@ async def announce_periodically(
             if not silent:
                 _log.warning("card_announce_failed", error=str(error), hint="the card is announced again")
             silent = True
-        # An announcement waits while the broker is unavailable, so the cards are published when the broker is back.
+        # While the connection is lost, `announce` itself waits for the connection. The short pause only prevents a hot
+        # loop if the broker refuses an announcement at once.
         await clock.sleep(_RETRY_PAUSE_S if silent else heartbeat)

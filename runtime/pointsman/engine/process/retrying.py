@@ -41,7 +41,7 @@ async def start_with_retry(start: Callable[[], Awaitable[T]], bus: Bus, clock: C
     """Call `start`. If the connection to the broker is lost during the call, repeat the call after the reconnect.
 
     Returns:
-        The result of `start`; None after `stop` is set.
+        The result of `start`; None if `stop` was set before `start` had a result.
 
     Raises:
         BusUnavailableError: The broker is connected, but did not answer.
@@ -106,8 +106,8 @@ async def publish_with_retry(
 ) -> None:
     """Store one message. If the broker does not answer, try again; `expect` or a message id prevents a second copy.
 
-    The broker drops a message if another publisher of the stream used its id shortly before. So the message id is
-    random, because another publisher that guesses the id could suppress the message.
+    The broker drops a message whose message id was used shortly before, even if another publisher used it. The id is
+    random, so that no other publisher can guess it and suppress the message.
 
     Raises:
         PublishOutcomeUnknownError: The broker did not answer three tries in a row.

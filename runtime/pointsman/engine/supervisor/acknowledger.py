@@ -26,8 +26,8 @@ from pointsman_schemas.subjects import Subjects
 __all__ = ["Acknowledger"]
 
 _MAX_DELIVERIES = 5
-"""Maximum number of deliveries of a parent's control to a child that has not started. Afterwards the control is
-acknowledged, because the child also reads the control at its start."""
+"""Number of deliveries of a parent's cancellation to a child that has not started. After the last delivery, the
+cancellation is acknowledged, because the child reads it from the stream at its start."""
 _RETRY_PAUSE_S = 5.0
 """Delay before the redelivery of an input whose dead letter could not be stored, to avoid a hot loop."""
 
@@ -95,7 +95,7 @@ class Acknowledger:
             await self.dead_letter(inbound_input.delivery, workflow, "unknown_workflow", message)
 
     async def dead_letter(self, delivery: Delivery, workflow: str | None, kind: str, message: str) -> None:
-        """Store a dead letter of an input and terminate its delivery. If the dead letter fails, return the input.
+        """Store a dead letter of an input and end its delivery. If the letter cannot be stored, return the input.
 
         Args:
             delivery: The delivery.
@@ -137,8 +137,8 @@ class Acknowledger:
     async def close_corrupt(self, workflow: str, inbound: Sequence[InboundInput], error: CorruptLogError) -> None:
         """Close a workflow whose log cannot be folded: publish a failed outcome and dead-letter its inputs.
 
-        A log may also be incomplete because retention is deleting the log. Then the workflow still has its outcome,
-        because retention deletes the outcome last, and no failed outcome is published.
+        A log may also be incomplete because retention is deleting it. Then the workflow still has its outcome, because
+        retention deletes the outcome last. So a failed outcome is published only if the workflow has no outcome.
 
         Args:
             workflow: The workflow's id.

@@ -1,4 +1,4 @@
-"""The load of agents: the depth of their queues and the time of their recent tasks. A supervisor selects by load.
+"""The load of agents: the depth of their queues and the time of their recent tasks, for the selection of an agent.
 
 Two supervisors may measure different loads. The difference causes no error, because the log records the selected agent.
 """
@@ -21,8 +21,8 @@ from pointsman_schemas.log import Entry
 
 __all__ = ["AgentLoads"]
 
-_MAX_AGE_S = 1.0  # lifetime of a measured queue depth; until then this process counts its own handoffs and results
-_AVERAGE_WEIGHT = 0.2  # weight of the newest result in the moving average, in which ten results weigh nine tenths
+_MAX_AGE_S = 1.0  # lifetime of a measured depth; meanwhile this process adds its handoffs and subtracts its results
+_AVERAGE_WEIGHT = 0.2  # weight of the newest result in the moving average; the newest ten results together have 0.9
 _FORGET_AFTER_S = 60.0  # seconds after which a measured time is dropped, so an agent that was slow is tried again
 
 
@@ -78,7 +78,7 @@ class AgentLoads:
                 self._add(entry.agent, 1)
 
     def record_commit(self, before: State | None, entries: Iterable[Entry]) -> None:
-        """Update the loads by committed entries; `before` is the state before the commit."""
+        """Update the loads from committed entries; `before` is the state before the commit."""
         for entry in entries:
             match entry.kind:
                 case "task_succeeded" | "attempt_failed" if in_review(before, entry.task_id):

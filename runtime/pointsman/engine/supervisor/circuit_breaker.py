@@ -139,9 +139,8 @@ class CircuitBreaker:
                 self._changes.put_nowait(lambda known: self._open(known, agent))
 
     def _open(self, known: Circuits, agent: str) -> Circuits:
-        self._failing.pop(
-            agent, None
-        )  # also if the circuit is open, because the circuit may close before this supervisor reads the change
+        # Forget the failures even if another supervisor has opened the circuit. They must not count after it closes.
+        self._failing.pop(agent, None)
         return known if agent in known.agents else open_circuit(known, agent, self._clock.now(), self._seconds)
 
     def _on_probe_ended(self, known: Circuits, agent: str, probe: str, *, blamed: bool) -> Circuits:
@@ -174,12 +173,12 @@ class CircuitBreaker:
     async def _publish_changes(self) -> None:
         while True:
             change = await self._changes.get()
-            # Read first, because the claim of another supervisor's probe may not have arrived in this process yet.
+            # Read first, because this process may not have received yet that another supervisor claimed a probe.
             await retry_while_unavailable(self.load, self._clock)
             await retry_while_unavailable(lambda: self._update(change), self._clock)  # noqa: B023  # it is awaited here
 
     async def _refresh_gauges(self) -> None:
-        """Update the gauge, because the shared message is the same when a circuit is half-open or its agent stops."""
+        """Update the gauges regularly: no message announces that a circuit is half open, or that its agent stopped."""
         while True:
             with suppress(PeerError):  # without an answer, the gauge keeps its old values
                 alive = {card.name for card in await self._bus.registry.cards()}

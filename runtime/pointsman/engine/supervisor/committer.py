@@ -40,7 +40,8 @@ _UNKNOWN_OUTCOME_PAUSE_S = 0.05
 """Delay before an unanswered commit is searched in the log. After this delay, a cluster has finished pending publishes.
 """
 _MAX_RACES = 100
-"""Maximum number of compare-and-set conflicts of one commit. More conflicts indicate a different fault."""
+"""Number of times that one commit is tried. A try fails if another process has written to the log first. So many
+failures in a row do not come from other processes, so the commit ends with an error."""
 
 _log = get_logger(__name__)
 
@@ -52,7 +53,7 @@ class CommitResult(NamedTuple):
         head: The head of the log after the inputs.
         entries: The entries that were committed for the inputs.
         to_publish: The messages that the entries require.
-        had_conflict: True if another supervisor may have committed without publishing the messages.
+        had_conflict: True if another supervisor might have committed, and stopped before it published its messages.
     """
 
     head: LogHead
@@ -68,7 +69,7 @@ class Committer:
         bus: The bus.
         clock: The clock.
         logs: The logs of the team.
-        watch: Records each commit, to detect a log that lost the commit.
+        watch: Records each commit, to detect later if the log has lost the commit.
         circuits: The circuits, which record each commit.
         loads: The loads of agents, which record each commit.
         prepare: Encodes the messages that the entries require, while the broker stores the commit.
@@ -126,17 +127,19 @@ class Committer:
             entries, state = tuple(draft.entries), draft.current
             if not entries or state is None:
                 if head.state is not None and head.state.ended and unanswered:
-                    # An earlier first commit for these inputs, from this process or from a process that died, may still
-                    # be on its way. If the earlier commit reached the broker after retention removed the log, the
-                    # commit would begin the log again, and no supervisor would continue the log. So make another first
-                    # commit. After the broker has answered, no earlier first commit is on its way.
+                    # This process, or a process that died, may have sent a commit for these inputs that begins the log,
+                    # and that commit may still be on its way to the broker. If it arrived after retention removed the
+                    # log, it would begin the log again, and no supervisor would continue that log. So send a commit
+                    # that begins the log, too. The broker refuses it if the log exists. After the broker's answer, no
+                    # older commit of this kind can arrive.
                     head, raced, unanswered = LogHead(), True, False
                     continue
                 if head.state is not None and head.state.ended:
                     refuse_late(draft, inbound, uncertain=raced)
                     return CommitResult(head, had_conflict=raced)  # only a resume may follow the end
-                # Only a commit proves that the head is the newest, so without a commit the log is read again. For
-                # example, if the known state ignores a timer, another supervisor may have armed the timer since then.
+                # Only a commit proves that `head` is the end of the log. Here no commit follows, so read the log again.
+                # For example, a timer has no effect on the known state. But after this process read that state, another
+                # supervisor may have armed the timer.
                 newer = await self._logs.load(workflow, head)
                 if newer.sequence == head.sequence:
                     return CommitResult(head, had_conflict=raced)
@@ -201,7 +204,8 @@ class Committer:
         whole = await self._logs.load(workflow)
         if whole.sequence == head.sequence:
             raise BusUnavailableError(
-                f"a commit to the log of {workflow} was refused without a newer commit; the commit is repeated"
+                f"the broker refused a commit to the log of {workflow}, but the log has no newer commit; the commit is "
+                "repeated"
             )
         _log.error("log_rolled_back", sequence=head.sequence, hint="messages that the broker had stored are lost")
         return whole
@@ -213,14 +217,15 @@ def refuse_late(decision: Decision, inbound: Sequence[InboundInput], *, uncertai
     Args:
         decision: The decision, which has no entries.
         inbound: The inputs.
-        uncertain: True if the broker may still store an earlier commit for these inputs.
+        uncertain: True if an earlier commit for these inputs may still arrive at the broker.
     """
     for each in inbound:
         match each.input:
             case ControlReceived() as control if control.control.action == "resume":
                 reason = resume_refusal(decision, control) if _is_new(decision, each) else ""
-                # The commit of an earlier delivery may still be on its way to the broker. So the command waits until
-                # the broker has stored the commit, after which the round continues, or until the log is deleted.
+                # An earlier delivery of this command may have led to a commit that is still on its way to the broker.
+                # So the command is postponed until this is clear. If the commit arrives, the new round has begun. If
+                # not, retention deletes the log.
                 each.postponed = bool(reason) and expires_soon(decision) and (uncertain or each.delivery.delivered > 1)
                 if reason and not each.postponed:
                     each.refusal = AttemptError(kind="not_resumable", message=reason)

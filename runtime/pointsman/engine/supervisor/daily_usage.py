@@ -29,8 +29,8 @@ from pointsman_schemas.team import DailyLimits, Team
 __all__ = ["DailyUsage"]
 
 _FIRST_WINDOW = 1_000
-"""Number of log messages that the first search for the beginning of the day goes back. Each further search goes back
-four times as far."""
+"""Number of sequences by which the first search for the beginning of the day goes back in the log. Each further search
+goes back four times as far."""
 _MAX_CALLERS = 100_000
 """Maximum number of callers with a separate sum, which takes some 20 MB. Further callers of the day share one sum."""
 _OTHERS = ""
@@ -72,7 +72,7 @@ class DailyUsage:
         self._warned: set[str] = set()
 
     async def refuse(self, inbound: Iterable[InboundInput]) -> None:
-        """Replace each request above a daily limit by its refusal.
+        """Replace each request by a refusal, if its team or its caller has reached a daily limit.
 
         Args:
             inbound: The inputs of a workflow without a log.

@@ -1,7 +1,8 @@
 """Decode the deliveries of a team into inputs of workflows.
 
-If a control arrives before its workflow begins, the control is not processed. The decoder reads the control again
-when the workflow begins.
+A cancellation may arrive before its workflow begins. If the workflow has a queued request, the decoder adds the request
+to the cancellation, so that the workflow begins and ends. A child workflow has no queued request: when it begins, the
+decoder reads its parent's cancellation from the stream.
 """
 
 from __future__ import annotations
@@ -125,7 +126,7 @@ class InboundDecoder:
     async def is_cancelled_while_queued(self, workflow: str, inbound: Sequence[InboundInput]) -> bool:
         """Return True if a workflow is cancelled while its request waits for admission.
 
-        Such a workflow begins and ends in one commit. Its request is acknowledged when the request is delivered.
+        Such a workflow begins and ends in one commit. Its request is acknowledged later, when the broker delivers it.
 
         Args:
             workflow: The workflow's id.
@@ -156,11 +157,11 @@ class InboundDecoder:
     async def _queued_request(self, workflow: str) -> StoredMessage | None:
         requests = request_consumer(self._subjects, self._team.name)
         depth = await self._bus.depth(requests.name, requests.stream)
-        after = depth.settled_through if depth else 0  # all waiting requests are after the settled requests
+        after = depth.settled_through if depth else 0  # waiting requests come after the settled ones
         return await find_request(self._bus, requests.subject, workflow, after=after)
 
     async def add_parent_cancellation(self, workflow: str, inbound: Sequence[InboundInput]) -> None:
-        """Add the cancellation that a parent sent before the child began.
+        """Add the cancellation that a parent sent before the child began, if there is one, to the child's request.
 
         Args:
             workflow: The id of the child workflow.

@@ -1,8 +1,8 @@
 """The loop of a supervisor around the core: load, decide, commit, emit, acknowledge.
 
 One commit is one compare-and-set publish to the workflow's log. The messages are computed from the state and published
-after the commit, idempotently; then the inputs are acknowledged. After a crash at any point, the inputs are
-unacknowledged. So any replica receives the inputs again, reads the commit and publishes the missing messages.
+after the commit, idempotently; then the inputs are acknowledged. If the process crashes before that, the inputs are
+unacknowledged. So another replica receives the inputs again, reads the commit and publishes the missing messages.
 """
 
 from __future__ import annotations
@@ -153,12 +153,12 @@ class SupervisorEngine:
 
     @property
     def ready(self) -> bool:
-        """Return True if the broker serves the team's consumers, and the backlog from the start is processed."""
+        """Return True if the broker serves the team's consumers, and the inputs that waited at the start are done."""
         return not self.waiting_for
 
     @property
     def waiting_for(self) -> list[str]:
-        """Return the consumers that the broker does not serve; otherwise the consumers with a backlog at the start."""
+        """Return the consumers that the broker does not serve. If it serves all, return the backlogs of the start."""
         names = [each.name for each in (self._requests, *self._inputs, self._handoffs)]
         unserved = [name for name in names if (open := self._consumers.get(name)) is None or not open.bound]
         return unserved or [f"backlog of {backlog.name}" for backlog in self._backlogs if backlog]
@@ -255,7 +255,10 @@ class SupervisorEngine:
             )
 
     async def _check_stream_integrity(self) -> None:
-        """Log each loss and each bound of the streams. After a loss, republish the messages that the log requires."""
+        """Log each loss of messages, and each limit at which a stream drops or refuses messages.
+
+        After a loss, republish the messages that the log requires.
+        """
         for bound in await stream_bounds(self._bus):
             hint = "the broker drops acknowledged messages, or work waits; remove the bound with `nats stream edit`"
             _log.warning("stream_near_capacity", reason=bound, hint=hint)
@@ -331,7 +334,7 @@ class SupervisorEngine:
                 await self._clock.sleep(_BATCH_DELAY_S)
 
     async def _route(self, deliveries: Sequence[Delivery], turns: asyncio.TaskGroup) -> None:
-        """Forward inputs to the owners of their workflows, which have the state in memory. Accept the other inputs."""
+        """Forward each input to the owner of its workflow, which has the state in memory. Accept all other inputs."""
         await self._refresh_membership()
         hands_on = self._ownership.may_forward
         for delivery in deliveries:
@@ -427,7 +430,7 @@ class SupervisorEngine:
             _log.warning("inputs_returned", reason=str(error), inputs=len(inbound), hint=hint)
             for inbound_input in inbound:
                 await inbound_input.delivery.nak(1.0)
-        except PermissionDeniedError:  # no workflow can continue, so the process ends, with the reason as its exit code
+        except PermissionDeniedError:  # no workflow can continue, so the process ends with an error
             self._invalidate(workflow, inbound)
             for inbound_input in inbound:
                 await inbound_input.delivery.nak(1.0)
@@ -552,7 +555,7 @@ class SupervisorEngine:
     # Recording
 
     def _log_entries(self, state: State, entries: Sequence[Entry]) -> None:
-        """Log committed entries, and record the end of an ended workflow."""
+        """Log committed entries. If the workflow has ended, record its end."""
         if _log.is_enabled_for(logging.DEBUG):
             for entry in entries:
                 _log.debug(entry.kind, **_entry_ids(entry), **log_context(state))

@@ -1,7 +1,7 @@
 """Retention of the object store: delete large bodies and files to which no message refers any more.
 
-Each message with a large body stores the body again if the stored body is old, so no message needs a body that is much
-older than the message. A file is stored only once, so the file stays as long as the log of its workflow, or as long as
+A publish with a large body stores the body again if the stored copy is old. So no message refers to a body that is much
+older than the message. But a file is stored only once. So it stays as long as the log of its workflow, or as long as
 the record of its schedule. The file may be much older than the log, because the request may wait for a supervisor, and
 a schedule may exist for years.
 """
@@ -27,8 +27,8 @@ from pointsman_schemas.subjects import Subjects
 __all__ = ["remove_objects"]
 
 _LONGEST_UPLOAD = timedelta(hours=1)
-"""Maximum time from the first chunk of an object to its description. Other objects may be stored meanwhile, so an
-expired object may be behind the first chunk of a needed object."""
+"""Maximum time from the first chunk of an object to its description. Other objects may be stored meanwhile, so the
+description of an expired object may come after the first chunk of a needed object."""
 
 
 async def remove_objects(bus: Bus, subjects: Subjects, until: datetime) -> None:
@@ -39,7 +39,7 @@ async def remove_objects(bus: Bus, subjects: Subjects, until: datetime) -> None:
     Args:
         bus: The bus.
         subjects: The subjects of the namespace.
-        until: The time. Only the logs and schedules of the owners refer to an older object.
+        until: The time. No message refers to an older object, so only the log or the schedule of its owner may need it.
 
     Raises:
         BusUnavailableError: The broker did not answer. The next call deletes the remaining objects.
@@ -73,7 +73,7 @@ class _ObjectRetention:
                     break
                 if await self._is_needed(stored.subject):
                     kept_since = kept_since or stored.at
-                    if stored.at <= kept_since + _LONGEST_UPLOAD:  # the chunks of later objects are stored later
+                    if stored.at <= kept_since + _LONGEST_UPLOAD:  # all chunks of later objects come after `kept_since`
                         first_kept = min(first_kept, await self._first_chunk(stored))
                 elif stored.at < until:
                     expired.append(_Expired(stored.subject, stored.sequence, self._chunks_of(stored)))
@@ -88,7 +88,7 @@ class _ObjectRetention:
             await self._remove_orphans(until)
 
     async def _remove_orphans(self, until: datetime) -> None:
-        """Delete old chunks without a description, because the writer died or the content was stored twice."""
+        """Delete old chunks without a description. They remain if a writer died, or if a content was stored twice."""
         known: set[str] = set()
         descriptions = self._bus.read("artifacts", self._subjects.objects)
         async with aclosing(as_async_generator(descriptions)) as messages:

@@ -167,7 +167,7 @@ class OutboxPublisher:
         return [EncodedMessage(message, self._headers(state, message), dump(message.event)) for message in messages]
 
     async def _publish(self, state: State, messages: Sequence[EncodedMessage]) -> tuple[int, int]:
-        """Publish messages. Return the number of new messages, and the number of messages that the broker had."""
+        """Publish messages. Return the number of new messages, and of messages that the broker already had."""
         if not messages:
             return 0, 0
         if not isinstance(messages[-1].message.event, Outcome):
@@ -181,8 +181,8 @@ class OutboxPublisher:
     async def _publish_batch(self, state: State, messages: Sequence[EncodedMessage]) -> int:
         """Publish messages concurrently.
 
-        Afterwards the broker has every message. For an oversize handoff or result, the broker has a failed result. If
-        other messages cannot be published, the first error is raised.
+        Afterwards the broker has every message. For a handoff or a result that is too large, the broker has a failed
+        result instead. If messages cannot be published for another reason, the first error is raised after all tries.
 
         Returns:
             The number of new messages.
@@ -252,7 +252,7 @@ class OutboxPublisher:
         )
 
     async def _fail_oversize(self, state: State, message: Message, error: OversizeEventError) -> None:
-        """Publish a failed result: for an oversize handoff in the name of its agent, or for an oversize result."""
+        """Publish a failed result in place of an oversize result, or as the answer of an oversize handoff's agent."""
         failure = AttemptError(
             kind=ErrorKind.OVERSIZE, message=f"the {message.event.short_name()} was not sent: {error}"
         )
@@ -334,9 +334,9 @@ def _mark_resent(messages: Iterable[EncodedMessage]) -> None:
 
 
 def _touched_by(entries: Iterable[Entry]) -> Set[str]:
-    """Return the tasks, timers, questions and messages to which entries belong, in order.
+    """Return the names of the tasks, timers and questions of the entries, in order, for `only` of `outbox`.
 
-    The outcome belongs to its last task.
+    All messages from persons share the name `USER_MESSAGES`.
     """
     return dict.fromkeys(map(_subject_of_entry, entries)).keys()
 

@@ -1,7 +1,7 @@
 """Ownership of workflows among the supervisors of a team, by rendezvous hashing over the live instances.
 
-The leader is the supervisor that started first. The leader gets all inputs and owns all workflows while the leader can
-handle all inputs. This saves work, because one process can fold, send and acknowledge inputs together. While the leader
+The leader is the supervisor that started first. While the leader can handle all inputs, it gets all inputs and owns all
+workflows. This saves work, because one process can fold, send and acknowledge several inputs together. While the leader
 uses nearly one CPU, the workflows are shared among all supervisors.
 
 Ownership is a preference, not a lock. If supervisors disagree after a change of the instances, compare-and-set prevents
@@ -23,9 +23,10 @@ __all__ = ["Ownership", "owner"]
 _BUSY_CPU_SHARE = 0.8
 """CPU share (of one core) above which the leader starts sharing workflows."""
 _IDLE_CPU_SHARE = 0.5
-"""CPU share (of one core) below which the leader stops sharing. It is the share that the leader would need alone."""
+"""CPU share (of one core) below which the leader stops sharing. The measured share is multiplied by the number of
+supervisors first, because the leader would need that share alone."""
 _MAX_PRIORITY = 9
-"""The highest rank of a consumer."""
+"""The largest rank at a consumer. The broker prefers the processes with the lowest rank."""
 
 
 class Ownership:
@@ -58,7 +59,10 @@ class Ownership:
 
     @property
     def balanced(self) -> bool:
-        """Return True if the workflows are shared. Inputs that the leader forwards signal the sharing to the others."""
+        """Return True if the workflows are shared.
+
+        The leader decides this by its load. For any other supervisor, a forwarded input shows that the leader shares.
+        """
         if self._instances[0] == self._instance:
             return self._is_busy and len(self._instances) > 1
         return self._clock.monotonic() < self._balanced_until
@@ -80,7 +84,7 @@ class Ownership:
         self._instances = alive if self._instance in alive else [*alive, self._instance]
 
     def measure_load(self) -> None:
-        """Measure the CPU time of this process since the last measurement."""
+        """Measure the CPU time of this process since the last measurement. Decide from it if the process is busy."""
         now, used = self._clock.monotonic(), process_time()
         if now > self._measured_at:
             sharers = len(self._instances) if self._is_busy else 1
@@ -113,7 +117,7 @@ class Ownership:
 
 
 def owner(workflow: str, instances: Sequence[str]) -> str:
-    """Return the instance that owns `workflow`. When an instance starts or stops, only its workflows change the owner.
+    """Return the instance that owns `workflow`. If an instance starts or stops, only its own workflows change owner.
 
     Args:
         workflow: The workflow's id.

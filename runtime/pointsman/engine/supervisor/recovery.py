@@ -23,7 +23,8 @@ from pointsman_schemas.subjects import Subjects
 __all__ = ["Recovery"]
 
 _MAX_CONCURRENT = 16
-"""Number of workflows that are recovered at a time: enough to hide round trips, and few enough for new work."""
+"""Number of workflows that are recovered at the same time. It is large enough to hide the round trips to the broker,
+and small enough that new work is processed in between."""
 
 _log = get_logger(__name__)
 
@@ -42,7 +43,7 @@ class Recovery:
         self._team = team
 
     async def run(self) -> None:
-        """Republish at the start, and after each restart of a broker that does not sync handoffs. Never returns."""
+        """Republish at the start and after each restart of the broker, if it does not sync handoffs. Never returns."""
         while True:
             seen = self._bus.restarts
             if self._bus.handoffs_unsynced:
