@@ -67,6 +67,6 @@ class Claim:
         if found is None:
             raise UndecodableEventError(
                 f"{DATAREF_HEADER} is {text[:160]!r}; expected nats-object://BUCKET/NAME?size=BYTES&sha256=HEX,"
-                " or a body"
+                " or a message with a body"
             )
         return cls(bucket=found[1], name=unquote(found[2]), size=int(found[3]), sha256=found[4])

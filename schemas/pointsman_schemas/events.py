@@ -502,7 +502,8 @@ class Step(Event):
     """An answer of a model or a result of a tool within an attempt. The step is stored before the attempt continues.
 
     If the worker dies, the next delivery of the attempt repeats only the calls without a stored step. The attempt's
-    result includes `usage`, `confidence` and `replan_hint` of the steps. No usage is counted in two steps.
+    result includes `usage`, `confidence` and `replan_hint` of the steps. Only one step contains the usage of a model
+    call, so the call is counted once.
     """
 
     event_type: ClassVar[str] = "io.pointsman.step.v1"
@@ -583,10 +584,10 @@ class Question(Event):
     team: TeamName = Field(description="The team of the workflow.")
     caller: str = Field(
         default="",
-        description="The caller of the request. For a task of another team: `team:` and the name of that team.",
+        description="The caller of the request. For a task of another team: `team:` and the name of the other team.",
     )
     parent: WorkflowId | None = Field(
-        default=None, exclude_if=not_, description="For a task of another team: the workflow of that team."
+        default=None, exclude_if=not_, description="For a task of another team: the workflow of the other team."
     )
     about: Literal["task", "tool", "plan", "information"] = Field(
         description="The subject of the question: the approval of a task, a tool call or a plan, or information."
@@ -635,7 +636,7 @@ class Cancellation(Event):
 
 
 class Timer(Event):
-    """A timer of a workflow that fired. The workflow then checks its deadlines and due retries."""
+    """A timer of a workflow that fired. A supervisor then checks the deadlines and the due retries of the workflow."""
 
     event_type: ClassVar[str] = "io.pointsman.timer.v1"
 
@@ -761,7 +762,7 @@ class Outcome(Event):
         default=0, exclude_if=not_, description="Number of messages to the workflow that no task has read."
     )
     elapsed: float = Field(description="Seconds from start to end.")
-    sequential: float = Field(description="Sum of the seconds of all tasks, as if the tasks ran one after the other.")
+    sequential: float = Field(description="Sum of the durations of all tasks, in seconds.")
 
 
 class Audit(Event):
@@ -794,7 +795,7 @@ class DeadLetter(Event):
     team: TeamName | None = Field(default=None, description="The team of the workflow, if it is known.")
     task_id: TaskId | None = Field(default=None, description="The task, if the event belongs to one.")
     cause: AttemptError = Field(description="The error.")
-    attempts: int = Field(description="Number of deliveries or attempts.")
+    attempts: int = Field(description="Number of deliveries of the event, or number of attempts at the task.")
     subject: str = Field(description="The subject of the original.")
     headers: dict[str, str] = Field(default={}, description="The headers of the original.")
     body: str = Field(description="The body of the original in base64.")

@@ -197,7 +197,7 @@ def schedule_id_for(team: str, caller: str, name: str) -> Token:
 
 @lru_cache(maxsize=10_000)  # a cache, because a supervisor needs each token three times within 1 ms
 def attempt_token(secret: str, task: str, attempt: int) -> str:
-    """Compute the last token of a result's subject. Except for the supervisor, only a process with the handoff has it.
+    """Compute the last token of a result's subject. Only supervisors and a process with the handoff have the token.
 
     Args:
         secret: The secret of the workflow, from the first entry of its log.

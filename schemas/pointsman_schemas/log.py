@@ -296,7 +296,7 @@ class RetryScheduled(Part):
 
 
 class ReviewRequested(Part):
-    """The result of a stage passed its check and is reviewed by a judge.
+    """The result of a stage met the requirements of the stage. A judge now reviews the result.
 
     The next entry about the task is `task_succeeded` with the same result, or `attempt_failed`.
     """
@@ -486,7 +486,7 @@ class TimerArmed(Part):
     at: AwareDatetime = Field(description="Time of the entry.")
     name: str = Field(description="The name of the timer.")
     due: AwareDatetime = Field(description="Time at which the timer fires.")
-    reason: str = Field(default="", description="The missing agents for which the start of the workflow waits.")
+    reason: str = Field(default="", description="The missing agents, if the start of the workflow waits for them.")
 
 
 class LimitReached(Part):

@@ -219,7 +219,7 @@ _ROLES: Final[tuple[tuple[type[BaseModel], type[BaseModel], Callable[[Any], dict
 
 
 def _choices(agents: Sequence[AvailableAgent], definitions: _Schema) -> list[_Schema]:
-    """Return the choices for the worker of a task. A choice is two properties: an agent or a skill, and the input.
+    """Return the choices for a task. A choice has two properties of the task: the agent or the skill, and the input.
 
     An agent with a small input schema is a separate choice, with that schema for the input. All other agents together
     are one choice, and all skills together are one choice. These two have the input of `_free_input`.

@@ -136,8 +136,8 @@ class ScheduleRun(Part):
 
     request_id: str = Field(description="The id of the request, which is computed from the fire.")
     workflow_id: WorkflowId = Field(description="The workflow, whose id is computed from the request.")
-    due: AwareDatetime = Field(description="The time of the fire; for a run by hand, the time of the command.")
-    by: str = Field(default="", description="The actor of a run by hand; empty for a fire.")
+    due: AwareDatetime = Field(description="The time of the fire, or of the command that started the run.")
+    by: str = Field(default="", description="The actor of the command that started the run; empty for a fire.")
     status: Literal["queued", "running", "ended"] = Field(description="The status of the run.")
     started_at: AwareDatetime | None = Field(default=None, description="Time at which the request was sent.")
     ended_at: AwareDatetime | None = Field(default=None, description="The end of the workflow.")
@@ -164,7 +164,7 @@ class Schedule(Part):
     spec: ScheduleSpec | None = Field(default=None, description="The definition; null if the definition was refused.")
     created_at: AwareDatetime = Field(description="Time of the creation.")
     changed_at: AwareDatetime = Field(description="Time of the last change.")
-    through: AwareDatetime = Field(description="Time up to which a supervisor has started or skipped each fire.")
+    through: AwareDatetime = Field(description="Time up to which each fire has started a run or was skipped.")
     wake: AwareDatetime | None = Field(default=None, description="Time at which the armed timer is due.")
     timer: int = Field(default=0, ge=0, description="Number of the armed timer.")
     runs: tuple[ScheduleRun, ...] = Field(default=(), description="The newest runs, in order.")
@@ -244,8 +244,8 @@ class RunStarted(Part):
     workflow_id: WorkflowId = Field(description="The workflow.")
     due: AwareDatetime = Field(description="The time of the fire, or of the command.")
     queued: bool = Field(default=False, description="True if the run waits for the end of an earlier run.")
-    by: str = Field(default="", description="The actor of a run by hand; empty for a fire.")
-    change: str = Field(default="", description="The id of the command of a run by hand.")
+    by: str = Field(default="", description="The actor of the command that started the run; empty for a fire.")
+    change: str = Field(default="", description="The id of the command that started the run; empty for a fire.")
 
 
 class RunGranted(Part):
@@ -265,11 +265,11 @@ class RunSkipped(Part):
 
 
 class TimesPassed(Part):
-    """A supervisor has started or skipped each fire up to a time. `missed` of these fires were too late."""
+    """Each fire up to a time has started a run or was skipped. `missed` of these fires were skipped as too late."""
 
     kind: Literal["times_passed"] = Field(default="times_passed", description="The kind of entry.")
     at: AwareDatetime = Field(description="Time of the entry.")
-    through: AwareDatetime = Field(description="Time up to which a supervisor has started or skipped each fire.")
+    through: AwareDatetime = Field(description="Time up to which each fire has started a run or was skipped.")
     missed: int = Field(default=0, ge=0, description="Number of fires that were too late.")
 
 

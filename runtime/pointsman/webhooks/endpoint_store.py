@@ -33,7 +33,7 @@ MAX_ENDPOINTS = 100
 """Largest number of endpoints of operators in a namespace. Each event is stored once for each of these endpoints."""
 _MAX_SECRETS = 3  # largest number of secrets with which one delivery is signed
 _SECRET_BYTES = 32
-_MAX_TRIES = 5  # attempts to make a change while other processes change the same entry
+_MAX_TRIES = 5  # number of tries to make a change while other processes change the same entry
 _Change: TypeAlias = Callable[[Endpoint], Endpoint]
 
 

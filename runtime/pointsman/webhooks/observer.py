@@ -54,7 +54,7 @@ class _Retry(NamedTuple):
 
 
 async def read_service(bus: Bus, subjects: Subjects) -> ServiceState:
-    """Return the state of the webhook services. The broker reports their open pull requests, so it shows if one runs.
+    """Return the state of the webhook services. A service runs if the broker has an open pull request of the service.
 
     Args:
         bus: The bus.

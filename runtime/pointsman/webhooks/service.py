@@ -43,7 +43,7 @@ _ACK_MARGIN_S = 5.0  # seconds by which the acknowledgement deadline is longer t
 _MAX_PAUSE_S = 86_400.0
 _THROTTLING = frozenset({429, 502, 503, 504})  # statuses of an overloaded endpoint
 _THROTTLE_S = 5.0  # seconds for which nothing is sent to an overloaded endpoint without `Retry-After`
-_EARLY_S = 1.0  # seconds by which an attempt may be earlier than the time in its stored state
+_EARLY_S = 1.0  # largest number of seconds by which an attempt is made before the time in its stored state
 _HEADER_BYTES = 4_096  # bytes of a message that are reserved for subject and headers
 _RESEND = ".resend"  # the end of the subject of a resend request
 _TYPE_HEADER = "webhook-type"
@@ -207,7 +207,7 @@ class WebhookService:
             raise
 
     async def _drop(self, address: DeliveryAddress) -> None:
-        """Store that no retry of a delivery follows, if its stored state announces a retry."""
+        """Store that no retry follows, if the stored state of a delivery announces a retry."""
         receipt = self._subjects.receipt(address.endpoint, address.workflow, address.event)
         stored = await self._bus.last("deliveries", receipt)
         state = None if stored is None else parse_state(stored)
@@ -222,7 +222,7 @@ class WebhookService:
         """
         read_at, endpoints = self._known
         known = endpoints.get(id)
-        # An unknown endpoint may be new, and a disabled endpoint may be enabled by now, so read both again.
+        # An unknown endpoint might be new, and a disabled endpoint might be enabled by now, so read both again.
         old = self._clock.monotonic() - read_at > _ENDPOINTS_TTL_S
         if newest or old or known is None or known.disabled_at is not None:
             endpoints = {each.id: each for each in await self._store.list()}
