@@ -279,7 +279,7 @@ async def use_schedules(system: GrantedSystem) -> None:
         await client.schedules.create("once", "crew", steps("o"), at=soon)
         await client.schedules.create("daily", "crew", steps("d"), cron="0 9 * * *")
         paused = await operator.schedules.pause("daily", "crew", caller="shop")
-        with pytest.raises(PermissionDeniedError, match="names a team, and the caller shop"):
+        with pytest.raises(PermissionDeniedError, match="give a team, and shop as the caller"):
             await client.schedules.resume("daily")
         resumed = await client.schedules.resume("daily", "crew")
         await client.schedules.run("daily", "crew")

@@ -1,4 +1,4 @@
-"""Send many requests to a team, with a limited number of workflows at a time. Yield each row when its workflow ends."""
+"""Send the rows of a batch as requests to a team, a limited number at a time. Yield each row when its workflow ends."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _Given: TypeAlias = BatchInput | ContractError
 
 @dataclass(frozen=True, slots=True)
 class BatchRow:
-    """One ended row of a batch.
+    """A row of a batch whose workflow has ended, or whose request could not be sent.
 
     Attributes:
         row: The number of the row, from 1.
@@ -80,8 +80,8 @@ async def run_batch(
 ) -> AsyncGenerator[BatchRow, None]:
     """Send each input as a request, and yield each row when its workflow has ended.
 
-    An input is read only when its workflow may start, and a yielded row is not stored, so the memory does not grow with
-    the number of rows.
+    An input is read only when fewer than `concurrency` workflows run, and a yielded row is not stored. So the memory
+    does not grow with the number of rows.
 
     Args:
         client: The client.
@@ -90,8 +90,8 @@ async def run_batch(
         batch_id: The id of the batch. The id of each request consists of this id and the number of the row.
         concurrency: The largest number of workflows at a time.
         skip: Numbers of rows that are read but not sent.
-        deadline: The time for each workflow, in seconds.
-        budget: Limits of each workflow.
+        deadline: The time limit of each workflow, in seconds. Default: the team's deadline.
+        budget: Limits of each workflow, in addition to the team's limits.
 
     Yields:
         The rows, in the order in which they end.
@@ -104,7 +104,7 @@ async def run_batch(
     if concurrency < 1:
         raise ValueError(f"the concurrency is {concurrency}; at least 1 is needed")
 
-    client.subjects.team_requests(team)  # an invalid name must end the whole batch, not one row
+    client.subjects.team_requests(team)  # raises for an invalid name, which must end the batch and not only its row
 
     async def serve(row: int, given: _Given) -> BatchRow:
         request_id = f"{batch_id}-{row}"

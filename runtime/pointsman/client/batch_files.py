@@ -31,8 +31,8 @@ FILE_SUFFIXES = (".csv", ".jsonl", ".ndjson")
 _MAX_LINE_BYTES = 8 * 1024 * 1024
 """Longest line of a request file, in bytes. A longer line is not read into memory, and its row gets an error."""
 _CHUNK_BYTES = 1024 * 1024
-_MAX_FAILURES = 20  # rows that `BatchRecord.earlier_failures` names
-_DIGEST_CHARS = 24  # characters of the digest in the ids of requests; enough to distinguish all batches
+_MAX_FAILURES = 20  # largest number of rows in `BatchRecord.earlier_failures`
+_DIGEST_CHARS = 24  # number of characters of the digest in the id of a batch; enough to distinguish all batches
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +40,10 @@ class Mapper:
     """The mapping of columns to a request, from `--map`.
 
     Attributes:
-        text: The column with the whole request; empty if `fields` is used.
-        fields: The column of each field of the request. Without `text` and `fields`, the request has all columns as
-            fields.
+        text: The column with the whole request; empty if `--map` does not name a single column.
+        fields: The column of each field of the request; empty if `--map` does not name fields.
+
+    Without `--map`, the request has all columns as fields. If the only column is a text, this text is the request.
     """
 
     text: str = ""
@@ -88,7 +89,8 @@ class Mapper:
             The request.
 
         Raises:
-            ContractError: The row has no such column, or the request would be neither a text nor an object.
+            ContractError: The row lacks a column of the mapping, or the request is empty or neither a text nor an
+                object.
         """
         if self.text:
             value = _column(row, self.text)
@@ -132,7 +134,7 @@ class RequestFile:
 
     @classmethod
     def open(cls, path: Path, mapper: Mapper) -> RequestFile:
-        """Read a file once, for its digest and the number of its rows.
+        """Read a file to compute its digest and to count its rows.
 
         Args:
             path: The file, whose name ends with `.csv`, `.jsonl` or `.ndjson`.
@@ -164,7 +166,7 @@ class RequestFile:
         return cls(path, mapper, digest.hexdigest(), rows)
 
     def batch_id(self, team: str) -> str:
-        """Return the id of the batch. Equal files, mappings and teams have equal ids.
+        """Return the id of the batch. The id is the same for the same content of the file, mapping and team.
 
         Args:
             team: The team.
@@ -265,11 +267,12 @@ class EarlierFailure(NamedTuple):
 class BatchRecord:
     """The file of results. It has one JSON object for each ended row, in the order in which the rows ended.
 
-    The file is the record of the batch. A run that continues the batch reads the numbers and the usage of the rows, but
-    not their answers. If a process was killed while it wrote the last line, the incomplete line is removed.
+    A later run continues the batch from this file. It takes the numbers, the statuses and the usage of the ended rows
+    from the file, and does not keep their answers in memory. If a process was killed while it wrote the last line, the
+    incomplete line is removed.
 
     Args:
-        path: The file; None for standard output. Standard output is not a record.
+        path: The file; None for standard output, from which no later run can continue.
         batch_id: The id of the batch.
 
     Raises:
@@ -279,7 +282,7 @@ class BatchRecord:
     def __init__(self, path: Path | None, batch_id: str) -> None:
         self.path = path
         self.ended: set[int] = set()
-        """The rows that have ended."""
+        """The numbers of the rows that have ended."""
         self.completed = 0
         self.earlier_failures: list[EarlierFailure] = []
         """The first rows that ended in earlier runs with a status other than `completed`, at most 20."""
@@ -360,7 +363,7 @@ class BatchRecord:
 
 
 def result_data(row: BatchRow) -> dict[str, object]:
-    """Return the result of a row as data, without fields that are None.
+    """Return the result of a row as data. Fields without a value are missing or None.
 
     Args:
         row: The row.

@@ -212,8 +212,8 @@ class Client:
                 this `request_id` started a workflow earlier. Nothing was sent.
             OversizeEventError: the request is larger than the limit of an event (`POINTSMAN_MAX_BODY`). Nothing was
                 sent.
-            PublishOutcomeUnknownError: the broker did not answer several tries. Submit again with the same
-                `request_id`.
+            PublishOutcomeUnknownError: the broker did not answer several tries, so the request might be stored. Submit
+                again with the same `request_id`.
         """
         subject = self.subjects.request(team, self.user)
         try:
@@ -317,14 +317,16 @@ class Client:
     async def store_file(
         self, name: str, content: FileContent, *, media_type: str = "", owner: str = SHARED_OWNER
     ) -> File:
-        """Store a file for one or more requests. Send these requests within a day.
+        """Store a file for one or more requests.
+
+        A file without an owner expires, so send the requests that use the file within a day.
 
         Args:
             name: The name of the file, without a folder.
             content: Bytes, a path, an open binary file, or pieces of bytes.
             media_type: The media type. Default: guessed from the ending of the name.
-            owner: The id of the workflow to which the file belongs, such as `workflow_id` returns. The file is deleted
-                with this workflow. By default, the file belongs to no workflow and expires.
+            owner: The id of the workflow to which the file belongs. `workflow_id` computes this id before the request
+                is sent. The file is deleted with this workflow. By default, the file belongs to no workflow.
 
         Returns:
             The reference to the file, for `submit`.
@@ -347,13 +349,14 @@ class Client:
     ) -> AsyncGenerator[BatchRow, None]:
         """Send each input as a separate request, and yield each row when its workflow has ended.
 
-        Rows come in the order in which they end. An input is read only when its workflow may start, and a yielded row
-        is not stored, so the memory does not grow with the number of rows. If you leave the loop, running workflows
-        continue. The same batch with the same `batch_id` then waits for these workflows and does no row twice.
+        Rows come in the order in which they end. An input is read only when fewer than `concurrency` workflows run, and
+        a yielded row is not stored. So the memory does not grow with the number of rows. If you leave the loop, running
+        workflows continue. To continue the batch, call this method again with the same inputs and the same `batch_id`.
+        This call waits for the running workflows, and does no row twice.
 
         Args:
             team: The team that gets the requests.
-            inputs: The requests, texts or objects; an iterable or an asynchronous iterable.
+            inputs: The requests, as an iterable or an asynchronous iterable. Each request is a text or an object.
             batch_id: The id of the batch. Default: a new id. The id of each request consists of this id and the number
                 of its row, from 1.
             concurrency: The largest number of workflows at a time.
@@ -400,8 +403,8 @@ class Client:
         try:
             with self.bus.optional_requests(""):
                 began = await read_workflow_started(self.bus, self.subjects, self.subjects.log(team, workflow))
-        except (NotFoundError, BusUnavailableError, PermissionDeniedError):  # not needed: the supervisor also checks
-            return
+        except (NotFoundError, BusUnavailableError, PermissionDeniedError):
+            return  # without this check, the error is only reported later, because the supervisor checks the id, too
         if began.request_digest and began.request_digest != digest:
             raise ContractError(
                 f"the request id {request_id!r} is taken: a different request with this id started {workflow}; nothing "
@@ -412,7 +415,7 @@ class Client:
         """Find the workflow of a request that another program published.
 
         Args:
-            sequence: The sequence number in the answer to the publish.
+            sequence: The sequence number of the request in its stream, from the broker's answer to the publish.
 
         Returns:
             The workflow.
@@ -517,8 +520,9 @@ class Client:
     ) -> Sequence[WorkflowSummary]:
         """List the most recently active workflows, and the requests that wait for admission.
 
-        The log is read backwards in growing windows until `limit` workflows match. So the cost depends on `limit`, not
-        on the length of the log. If fewer workflows match, the whole log is read, or the log from `since`.
+        The log stream is read backwards in growing windows until `limit` workflows match. So the cost usually depends
+        on `limit`, and not on the length of the stream. If fewer than `limit` workflows match, the stream is read back
+        to `since`, or to its start.
 
         Args:
             team: Only workflows of this team.
@@ -529,29 +533,30 @@ class Client:
             limit: The largest number of workflows.
 
         Returns:
-            The workflows, newest first.
+            The workflows, most recently active first.
         """
         selection = Selection(status, since, until, correlation_id)
         return await list_workflows(self.bus, self.subjects, team, selection, limit)
 
     async def queued_requests(self, team: str | None = None, *, limit: int | None = None) -> Sequence[WorkflowSummary]:
-        """List the requests that wait for admission, because no supervisor of the team runs or all its slots are taken.
+        """List the requests that wait for admission.
 
-        Only the newest messages of the stream are read.
+        They wait because no supervisor of the team runs, or because its supervisors have no free slot. Only the newest
+        messages of the stream are read.
 
         Args:
             team: Only requests to this team.
             limit: The largest number of requests of each team; None means no limit.
 
         Returns:
-            The newest requests, oldest first in each team.
+            The newest requests of each team. They are grouped by team, and the oldest comes first in each group.
         """
         return await list_queued(self.bus, self.subjects, team, limit)
 
     async def find_by_prefix(self, text: str) -> Sequence[str]:
         """Find recently active workflows and queued requests by the beginning of their id.
 
-        The log is read backwards as in `list`, because NATS has no query for the beginning of a token.
+        The log stream is read backwards as in `list`, because NATS has no query for the beginning of a token.
 
         Args:
             text: The beginning of the id.

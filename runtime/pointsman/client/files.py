@@ -61,8 +61,9 @@ async def store_files(
     Args:
         store: The files of the namespace.
         given: The files.
-        owner: The workflow of the request, or the schedule.
-        copy: True to also store a copy of the already stored files for this owner.
+        owner: The id of the workflow or of the schedule to which the files will belong.
+        copy: True to copy files that are already stored, so that the copies belong to `owner`. Default: False, to use
+            the stored files themselves.
 
     Returns:
         The references.
@@ -97,7 +98,8 @@ async def store_file(store: FileStore, name: str, content: FileContent, owner: s
         store: The files of the namespace.
         name: The name of the file, without a folder.
         content: The content.
-        owner: The workflow to which the file belongs, or `shared`. The file is deleted with its workflow.
+        owner: The id of the workflow to which the file belongs, or `shared`. The file is deleted with its workflow. A
+            shared file expires.
         media_type: The media type. Default: guessed from the ending of the name.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Find the teams of a namespace, and the known team with the most similar name."""
+"""Find the teams of a namespace. For an unknown team, find the known team with the most similar name."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 __all__ = ["UnknownTeamError", "check_team", "known_teams", "unknown_team_hint"]
 
-_MAX_WORKFLOWS = 100  # newest workflows whose teams are listed when a team is unknown
+_MAX_WORKFLOWS = 100  # number of the most recently active workflows whose teams are known
 
 
 class UnknownTeamError(ContractError):
@@ -29,7 +29,7 @@ async def check_team(client: Client, team: str) -> None:
         team: The name of the team.
 
     Raises:
-        UnknownTeamError: The name is unknown. The message suggests the team with the most similar name.
+        UnknownTeamError: The name is unknown. The message suggests a known team with a similar name, if there is one.
     """
     hint = await unknown_team_hint(client, team)
     if hint and await known_teams(client):
@@ -37,16 +37,16 @@ async def check_team(client: Client, team: str) -> None:
 
 
 async def known_teams(client: Client) -> set[str]:
-    """Return the teams that have a live supervisor or have admitted a request.
+    """Return the teams that have a live supervisor, or an admitted workflow among the most recently active workflows.
 
-    A team with only a queued request is left out, because its name may be misspelled.
+    A team that has only queued requests is left out, because the name in these requests might be misspelled.
     """
     admitted = {each.team for each in await client.list(limit=_MAX_WORKFLOWS) if each.admitted}
     return admitted | {card.name for card in await client.operations.teams()}
 
 
 async def unknown_team_hint(client: Client, team: str) -> str:
-    """Return a hint with the most similar name and the known teams if no team has this name.
+    """Return a hint if no team has this name. The hint lists the known teams and the most similar name.
 
     Args:
         client: The client.

@@ -1,4 +1,4 @@
-"""Operate one namespace, with its questions, dead letters, circuits, queues and archives."""
+"""The operations on one namespace: its agents, questions, workflows, threads, dead letters and archives."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ __all__ = [
     "WorkflowRunsError",
 ]
 
-_PUBLISH_TIMEOUT_S = 2.0  # more seconds than a supervisor needs between the commit of a question and its publishing
+_PUBLISH_TIMEOUT_S = 2.0  # seconds to wait until a committed question is published; a supervisor needs less
 _PUBLISH_POLL_S = 0.05
 
 
@@ -139,7 +139,9 @@ class Operations:
     # Records of operations, and forgetting
 
     async def audit(self) -> Sequence[AuditRecord]:
-        """Read the records of forgotten workflows, and of dead letters that were discarded, replayed or resumed.
+        """Read the records of operations that delete messages: of forgotten workflows and of deleted dead letters.
+
+        A dead letter is deleted when a user discards or replays it, or resumes its workflow.
 
         Returns:
             The records, oldest first.
@@ -159,7 +161,8 @@ class Operations:
         Args:
             workflow: The workflow's id.
             reason: The reason, for the record.
-            actor: The user who deletes. Default: the user of the client. The broker must allow any other user.
+            actor: The user who deletes. Default: the user of the client. The broker must allow the client to name a
+                different user.
             progress: Function that is called with the number of messages deleted so far.
 
         Returns:
@@ -191,7 +194,7 @@ class Operations:
             workflow: The workflow; by default all workflows of the namespace.
 
         Returns:
-            The questions, oldest first, without questions of imported workflows.
+            The questions, oldest first. Expired questions and questions of imported workflows are left out.
         """
         deadline = self._clock.monotonic() + _PUBLISH_TIMEOUT_S
         while True:
@@ -224,7 +227,8 @@ class Operations:
         Args:
             question: The id of the question.
             answer: The answer, which must fit the JSON Schema of the question.
-            actor: The user who answers. Default: the user of the client. The broker must allow any other user.
+            actor: The user who answers. Default: the user of the client. The broker must allow the client to name a
+                different user.
             timeout: The longest wait until a supervisor has recorded an answer, in seconds.
 
         Returns:
@@ -248,7 +252,8 @@ class Operations:
             question: The id of the question.
             input: A replacement for the task's input, the tool's arguments or the whole plan. With None, nothing is
                 replaced.
-            actor: The user who answers. Default: the user of the client. The broker must allow any other user.
+            actor: The user who answers. Default: the user of the client. The broker must allow the client to name a
+                different user.
             timeout: The longest wait until a supervisor has recorded an answer, in seconds.
 
         Returns:
@@ -271,7 +276,8 @@ class Operations:
         Args:
             question: The id of the question.
             reason: The reason, for the planner or the agent.
-            actor: The user who answers. Default: the user of the client. The broker must allow any other user.
+            actor: The user who answers. Default: the user of the client. The broker must allow the client to name a
+                different user.
             timeout: The longest wait until a supervisor has recorded an answer, in seconds.
 
         Returns:
@@ -292,12 +298,13 @@ class Operations:
         """Resume a workflow that ended as failed or partial. Its failed tasks are done again in a new round.
 
         The results of successful tasks stay. The new round gets the full limits of the workflow. Two concurrent resumes
-        start one round. Dead letters of tasks of the earlier rounds are removed.
+        start one round. The dead letters of tasks in earlier rounds are removed.
 
         Args:
             workflow: The workflow's id.
             reason: The reason, for the log.
-            actor: The user who resumes. Default: the user of the client. The broker must allow any other user.
+            actor: The user who resumes. Default: the user of the client. The broker must allow the client to name a
+                different user.
             timeout: The longest wait for a supervisor, in seconds.
 
         Returns:
@@ -331,16 +338,16 @@ class Operations:
     ) -> TellResult:
         """Send a message to a workflow, and wait until the workflow has recorded the message.
 
-        Tasks that start later, and agents with `listen`, receive the message. If the workflow has ended and is a turn
-        of a thread of this user, the message becomes the next turn of the thread.
+        Tasks that start later receive the message. Running agents with `listen` receive the message, too. If the
+        workflow has ended and is a turn in a thread of this user, the message becomes the next turn of the thread.
 
         Args:
             workflow: The workflow's id.
             text: The message, of at most 4,000 characters.
             team: The workflow's team. It is required if the user may not read the logs of other teams.
             message_id: The id of the message. A second message with this id has no effect. Default: a new id.
-            actor: The user who sends the message. Default: the user of the client. The broker must allow any other
-                user.
+            actor: The user who sends the message. Default: the user of the client. The broker must allow the client to
+                name a different user.
             timeout: The longest wait for a supervisor, in seconds.
 
         Returns:
@@ -398,14 +405,15 @@ class Operations:
     ) -> int:
         """Delete a thread with the messages of its turns and of their child workflows.
 
-        A running turn is cancelled. The record of the thread stays until the record expires, with the name of the user
-        who deleted the thread and the time.
+        A running turn is cancelled. The record of the thread stays until it expires. It names the user who deleted the
+        thread, and the time of the deletion.
 
         Args:
             team: The team.
             thread: The id of the thread.
             caller: The caller to whom the thread belongs. Default: the user of the client.
-            actor: The user who deletes. Default: the user of the client. The broker must allow any other user.
+            actor: The user who deletes. Default: the user of the client. The broker must allow the client to name a
+                different user.
             timeout: The longest wait for the end of running turns, in seconds.
 
         Returns:

@@ -36,18 +36,18 @@ from pointsman_schemas.subjects import Subjects
 __all__ = ["Schedules"]
 
 _CONFIRM_TIMEOUT_S = 5.0
-"""Default wait until a supervisor has carried out a change, in seconds."""
+"""Seconds to wait, by default, until a supervisor has carried out a change."""
 _MAX_FIRES = 100
 _RECHECK_INTERVAL_S = 0.5
-"""Interval in seconds at which a waiting call reads the schedule, because the message about a change may be lost."""
+"""Seconds after which a waiting call reads the schedule again, because the message about a change might be lost."""
 
 
 class Schedules:
     """The schedules of a namespace, for one user. Use `Client.schedules`.
 
     A change is stored at once, and a supervisor of the team carries out the change. Each method that changes a schedule
-    waits for the supervisor. The method returns None if no supervisor has answered in time. The change stays stored,
-    and is carried out when a supervisor runs.
+    waits for the supervisor. If no supervisor has answered in time, the method returns None. In this case, the change
+    stays stored, and a supervisor carries it out later.
 
     Args:
         bus: The bus, after its setup.
@@ -120,7 +120,7 @@ class Schedules:
             BodyLostError: A stored file was removed or is damaged.
             ConfigurationError: The path of a file cannot be read.
             ContractError: The name, the times, the request or a file are not valid. Nothing was sent.
-            ScheduleRefusedError: The name is taken, or the team has the largest number of schedules.
+            ScheduleRefusedError: The name is taken, or the team already has the largest allowed number of schedules.
         """
         from pointsman.core.schedules.runs import check_spec
 
@@ -247,8 +247,8 @@ class Schedules:
             name: The name.
             team: The team; None if the name is unique among the caller's schedules.
             caller: The caller to whom the schedule belongs. Default: the user of the client.
-            actor: The user of the command. Default: the user of the client. The broker must allow any other user, and
-                any command about the schedules of other callers.
+            actor: The user who sends the command. Default: the user of the client. The broker must allow the client to
+                name a different user, and to change schedules of other callers.
             timeout: The longest wait for a supervisor, in seconds.
 
         Returns:
@@ -275,8 +275,8 @@ class Schedules:
             name: The name.
             team: The team; None if the name is unique among the caller's schedules.
             caller: The caller to whom the schedule belongs. Default: the user of the client.
-            actor: The user of the command. Default: the user of the client. The broker must allow any other user, and
-                any command about the schedules of other callers.
+            actor: The user who sends the command. Default: the user of the client. The broker must allow the client to
+                name a different user, and to change schedules of other callers.
             timeout: The longest wait for a supervisor, in seconds.
 
         Returns:
@@ -303,8 +303,8 @@ class Schedules:
             name: The name.
             team: The team; None if the name is unique among the caller's schedules.
             caller: The caller to whom the schedule belongs. Default: the user of the client.
-            actor: The user of the command. Default: the user of the client. The broker must allow any other user, and
-                any command about the schedules of other callers.
+            actor: The user who sends the command. Default: the user of the client. The broker must allow the client to
+                name a different user, and to change schedules of other callers.
             timeout: The longest wait for a supervisor, in seconds.
 
         Returns:
@@ -331,8 +331,8 @@ class Schedules:
             name: The name.
             team: The team; None if the name is unique among the caller's schedules.
             caller: The caller to whom the schedule belongs. Default: the user of the client.
-            actor: The user of the command. Default: the user of the client. The broker must allow any other user, and
-                any command about the schedules of other callers.
+            actor: The user who sends the command. Default: the user of the client. The broker must allow the client to
+                name a different user, and to change schedules of other callers.
             timeout: The longest wait for a supervisor, in seconds.
 
         Returns:
@@ -350,7 +350,7 @@ class Schedules:
         except PermissionDeniedError as error:
             if team is not None and caller is not None:
                 raise
-            hint = f"a user that may not read all schedules names a team, and the caller {self._user}"
+            hint = f"this user may not read all schedules: give a team, and {self._user} as the caller"
             raise PermissionDeniedError(f"{error}; {hint}") from None
         return [each for each in found if each.status not in ("deleted", "refused")]
 
@@ -396,7 +396,8 @@ class Schedules:
     async def _decided(self, record: str, id: str, told: asyncio.Event) -> Schedule:
         """Wait until the log contains the decision about a command.
 
-        A message to the listener is not proof: the broker delivers the message even if its compare-and-set fails.
+        The log is read again after each message to the listener. The message alone does not prove a decision, because
+        the broker delivers the message even if its compare-and-set fails.
 
         Returns:
             The schedule after the decision.

@@ -1,4 +1,4 @@
-"""Order the pieces of the texts that models write. Pieces may be repeated or missing."""
+"""Filter the pieces of text that models write, so that a reader receives each part of a text once and in order."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pointsman_schemas.events import Delta
 __all__ = ["StreamedTexts"]
 
 _MAX_TEXTS = 1_000
-"""Largest number of texts whose lengths are stored. Fewer tasks write at the same time."""
+"""Largest number of texts whose lengths are stored. In practice, fewer tasks write text at the same time."""
 
 
 class _Text(NamedTuple):
@@ -22,8 +22,8 @@ class StreamedTexts:
     """The texts of one workflow, for one reader."""
 
     def __init__(self) -> None:
-        # The key is the task and the agent. The task alone is not enough, because an agent can write the task of
-        # another agent into its pieces. The agent's name is reliable, because the broker checks the subject.
+        # The key is the task and the agent. The task alone is not enough, because an agent can name the task of another
+        # agent in its pieces. The agent's name is reliable: it is in the subject, and the broker checks the subject.
         self._texts: dict[tuple[str, str], _Text] = {}
 
     def add(self, delta: Delta) -> Delta | None:
@@ -33,14 +33,14 @@ class StreamedTexts:
             delta: The piece. It may be repeated, or the piece before it may be missing.
 
         Returns:
-            The part of the piece that is new and follows the text so far; None if there is no such part. A piece at the
-            offset 0 starts a new text, even if the task has already written a text.
+            The part of the piece that is new and follows the text so far; None if there is no such part. If the offset
+            of the returned piece is 0, the piece starts a new text, even if the task has already written a text.
         """
-        if not delta.call:  # passed on unchanged, because an agent without call ids repeats no piece
+        if not delta.call:  # an agent without call ids repeats no piece, so the piece is returned unchanged
             return delta
         key = delta.task_id, delta.agent
         text = self._texts.pop(key, _Text(delta.attempt, delta.call, 0))
-        if delta.attempt < text.attempt:  # dropped, because the worker of this piece has lost the task
+        if delta.attempt < text.attempt:  # a later attempt writes already, so this piece is dropped
             self._texts[key] = text
             return None
         if (delta.attempt, delta.call) != (text.attempt, text.call):

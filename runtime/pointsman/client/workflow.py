@@ -54,7 +54,7 @@ class Workflow:
         source: The CloudEvents source of the controls that this object sends.
         user: The name of the user, in the subjects of controls; default: `anonymous`.
         imported_from: The namespace from which the workflow was imported; None for a workflow of this namespace. An
-            imported workflow does not continue, so no call waits for the end.
+            imported workflow does not continue, so `outcome` and `events` do not wait for its end.
         round: The number of the round whose end `outcome` awaits. The first round is 1, and each resume adds 1.
     """
 
@@ -111,7 +111,7 @@ class Workflow:
     async def _warn_if_not_admitted(self) -> None:
         """Log a warning after some seconds without admission, if the team has no live supervisor.
 
-        The warning contains the most similar name of a live team, because the name may be misspelled.
+        The warning contains the most similar name of a live team, because the name of the team might be misspelled.
         """
         await asyncio.sleep(_ADMISSION_NOTICE_S)
         with suppress(PointsmanError), self._bus.optional_requests(""):
@@ -153,10 +153,10 @@ class Workflow:
                             return
 
     async def stream_text(self, receive: Callable[[Delta], Awaitable[None]]) -> AbstractAsyncContextManager[None]:
-        """Receive the text of agents with `stream` while their models write it. Text is not stored.
+        """Receive the text of agents that have `stream`, while their models write it. Text is not stored.
 
-        A piece at the offset 0 starts a text. A repeated model call starts a new text. After a lost connection or a
-        late start of the reader, the missed pieces arrive within a second.
+        A piece at the offset 0 starts a text. A repeated model call starts a new text. If you start late or lose the
+        connection, the missed pieces of a running model call arrive within a second.
 
         Args:
             receive: Function that is called once with each piece of text, in order.
@@ -180,7 +180,8 @@ class Workflow:
 
         Args:
             reason: The reason, for the log.
-            actor: The user who resumes. Default: the user of the client. The broker must allow any other user.
+            actor: The user who resumes. Default: the user of the client. The broker must allow the client to name a
+                different user.
             timeout: The longest wait for a supervisor, in seconds.
 
         Returns:
@@ -209,8 +210,8 @@ class Workflow:
         Args:
             text: The message, of at most 4,000 characters.
             message_id: The id of the message. A second message with this id has no effect. Default: a new id.
-            actor: The user who sends the message. Default: the user of the client. The broker must allow any other
-                user.
+            actor: The user who sends the message. Default: the user of the client. The broker must allow the client to
+                name a different user.
             timeout: The longest wait for a supervisor, in seconds.
 
         Returns:
@@ -243,10 +244,11 @@ class Workflow:
 
         Args:
             reason: The reason, for the outcome.
-            actor: The user who cancels. Default: the user of the client. The broker must allow any other user.
+            actor: The user who cancels. Default: the user of the client. The broker must allow the client to name a
+                different user.
 
         Returns:
-            None when the cancellation is stored. If the workflow has ended already, the outcome, and nothing is sent.
+            None after the cancellation was stored. The outcome if the workflow had ended before; nothing is sent then.
 
         Raises:
             NotFoundError: the namespace has no workflow of this id.
@@ -267,7 +269,7 @@ class Workflow:
         return None
 
     async def _outcome_before_cancel(self) -> Outcome | None:
-        """Return the outcome of an ended workflow. For a user that may not read logs, read only the outcome."""
+        """Return the outcome if the workflow has ended. For a user that may not read logs, read only the outcome."""
         try:
             with self._bus.optional_requests(""):
                 found = await find_workflow(self._bus, self._subjects, self.id)
@@ -333,7 +335,7 @@ def read_delta(stored: StoredMessage) -> Delta | None:
         stored: A message on a delta subject.
 
     Returns:
-        The piece; None for a message with a different form, or from a different agent than the subject names.
+        The piece. None for a message with a different form, or if the piece names a different agent than the subject.
     """
     try:
         delta = parse(Delta, decode(stored.headers, stored.body)[1])
@@ -349,8 +351,8 @@ def read_progress(stored: StoredMessage) -> Progress | None:
         stored: A message on an event subject.
 
     Returns:
-        The report; None for a domain event with a different form, which only agents read, and for a report from a
-        different agent than the subject names.
+        The report. None for a domain event of an agent, which has a different form. Also None if the report names a
+        different agent than the subject.
     """
     try:
         _, body = decode(stored.headers, stored.body)

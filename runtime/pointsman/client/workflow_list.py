@@ -1,6 +1,6 @@
 """List recently active workflows and the requests that wait for admission.
 
-The log is read backwards in growing windows, because NATS has no query for the newest message of each subject.
+The log stream is read backwards in growing windows, because NATS has no query for the newest message of each subject.
 """
 
 from __future__ import annotations
@@ -18,14 +18,17 @@ from pointsman_schemas.subjects import Subjects
 __all__ = ["Selection", "find_by_prefix", "list_queued", "list_workflows"]
 
 _LIST_WINDOW = 20
-"""Messages of the log stream that `list` reads first for each requested workflow. A workflow of three tasks writes
-about this number, so the first read is often enough. Each further read covers four times as many messages."""
-_SEARCH_WINDOW = 500  # newest workflows that `find_by_prefix` compares; no more, because people name recent workflows
+"""Number of messages of the log stream in the first read of `list`, for each workflow to list. A workflow of three
+tasks writes about this number of messages, so the first read is often enough. Each further read covers four times as
+many messages."""
+_SEARCH_WINDOW = 500
+"""Number of the most recently active workflows whose ids `find_by_prefix` compares. Older workflows are left out,
+because people usually give the ids of recent workflows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Selection of the workflows of a list.
+    """The conditions that a workflow must meet to be listed.
 
     Args:
         status: Only workflows with one of these statuses; empty means all.
@@ -67,11 +70,11 @@ async def list_workflows(
         bus: The bus.
         subjects: The subjects of the namespace.
         team: Only workflows of this team; None for all teams.
-        selection: The workflows to list.
+        selection: The conditions that a workflow must meet.
         limit: The largest number of workflows.
 
     Returns:
-        The workflows, newest first.
+        The workflows, most recently active first.
     """
     found: list[tuple[datetime, WorkflowSummary]] = []
     admitted: set[str] = set()
@@ -99,7 +102,7 @@ async def list_queued(bus: Bus, subjects: Subjects, team: str | None, limit: int
         limit: The largest number of requests of each team; None means no limit.
 
     Returns:
-        The newest requests, oldest first in each team.
+        The newest requests of each team. They are grouped by team, and the oldest comes first in each group.
     """
     from pointsman.engine.operations.queued_requests import list_queued_requests
 
@@ -127,7 +130,7 @@ async def find_by_prefix(bus: Bus, subjects: Subjects, text: str) -> Sequence[st
 
 
 async def _newest_logs(bus: Bus, subject: str, size: int) -> AsyncGenerator[Sequence[StoredMessage], None]:
-    """Yield the newest message of each log, in batches of `size`. The most recently written log comes first."""
+    """Yield the newest message of each workflow's log, in batches of `size`. The most recent message comes first."""
     last = await bus.last("log", subject)
     above, window = last.sequence + 1 if last else 0, size * _LIST_WINDOW
     seen: set[str] = set()

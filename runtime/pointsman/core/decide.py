@@ -87,8 +87,9 @@ def make_decision(state: State | None, inputs: Iterable[Input], context: Decisio
 def _precedence(each: Input) -> int:
     """Return the sort key of an input in its batch.
 
-    The request comes first, because other inputs may arrive before the request. A resume comes second: after an input
-    that ends the round, a resume would begin the next round in the same commit, before the outcome is published.
+    The request comes first, because other inputs can arrive before it. A resume comes second. If it came after an input
+    that ends the round, one commit would end this round and begin the next round, and the outcome of the ended round
+    would not be published.
     """
     if isinstance(each, RequestReceived | RequestRefused):
         return 0
@@ -208,7 +209,7 @@ def _on_control(decision: Decision, received: ControlReceived) -> None:
 
 
 def _align_clock(decision: Decision) -> None:
-    """Advance `now` to the due time of the armed timer, if the timer fired and this clock lags by up to `CLOCK_SKEW`.
+    """Advance `now` to the due time of the fired timer, if the supervisor's clock lags by at most `CLOCK_SKEW`.
 
     Without this step, the timer would be armed again for the same time and fire again at once, in a loop. A timer that
     fires early by more than `CLOCK_SKEW` is forged, or the broker's clock was set. Such a timer is ignored and armed

@@ -37,7 +37,7 @@ class Decision:
 
     Attributes:
         current: The state; None before the request.
-        context: The facts beside the inputs.
+        context: The facts, in addition to the state and the inputs, on which the decision may depend.
         entries: The entries decided so far.
         ready: Ids of tasks whose dependencies changed. `start_ready_tasks` starts or skips these tasks.
         fired_timers: Names of the timers that fired.
@@ -84,13 +84,13 @@ class Decision:
         return self.current
 
     def latest_start(self, role: Role) -> datetime:
-        """Return the latest useful start of an attempt at a task of `role`: a later attempt cannot finish in time."""
+        """Return the time from which it is too late to start an attempt at a task of `role`."""
         return self.state.deadline + (SYNTHESIS_GRACE if role is Role.SYNTHESIZE else timedelta())
 
 
 @dataclass(frozen=True, slots=True)
 class DecisionContext:
-    """The facts, in addition to state and inputs, on which a decision may depend.
+    """The facts, in addition to the state and the inputs, on which a decision may depend.
 
     Attributes:
         now: The time.

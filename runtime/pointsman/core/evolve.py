@@ -1,6 +1,6 @@
 """Fold the entries of a log into a state.
 
-Folding makes no decision, and refuses only an entry that cannot follow the entries before.
+Folding makes no decision, and refuses only an entry that cannot follow the earlier entries.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def fold_entries(entries: Iterable[Entry], state: State | None = None) -> State 
 
 
 def open_questions(log: Sequence[Entry]) -> set[str]:
-    """Return the open questions of a workflow, from its whole log."""
+    """Return the ids of the open questions of a workflow, from its whole log."""
     if not any(isinstance(entry, QuestionAsked) for entry in log):
         return set()  # most logs have no question, so most logs need not be folded
     state = fold_entries(log)
@@ -225,8 +225,8 @@ def evolve(state: State | None, entry: Entry) -> State:
             task = _task(state, entry.task_id)
             if task.status is TaskStatus.AWAITING_ANSWER:
                 return asked  # an earlier question of the attempt has moved the task already
-            # An attempt that ends with a question is not a failure, so the task may have one more attempt. The approval
-            # of a task is requested before an attempt, so no attempt ends.
+            # An attempt that ends with a question is not a failure, so the task may have one more attempt. A question
+            # about the approval of the task ends no attempt, because it is asked before the attempt.
             asking = () if entry.about == "task" else (task.attempt,)
             return _update_task(
                 asked,
@@ -408,8 +408,8 @@ def _on_task_added(state: State, entry: TaskAdded) -> State:
 def _on_plan_accepted(state: State, entry: PlanAccepted) -> State:
     """Return the state with the tasks of a new plan, which replace the tasks that have not started.
 
-    A plan of reactions to a domain event replaces no task. A task that failed without an attempt, because of a
-    rejection or a missing agent, is not replaced either, if the new plan has no task with the id of the failed task.
+    A plan of reactions to a domain event replaces no task. A task that failed before its first attempt, because a
+    person rejected the task or an agent was missing, also stays, unless the new plan has a task with the same id.
 
     Raises:
         InvariantError: The plan has a task with the id of a task that stays.
@@ -585,7 +585,7 @@ def _on_task_reopened(state: State, entry: TaskReopened) -> State:
     reopened = 1 if task.role is Role.WORK else 0
     while waiting:
         dependant = tasks[waiting.pop()]
-        if dependant.items and dependant.status is TaskStatus.FAILED:  # a list that succeeded without the item stays
+        if dependant.items and dependant.status is TaskStatus.FAILED:  # a list that succeeded without it is complete
             tasks[dependant.id] = copy_with(dependant, status=TaskStatus.EXPANDED, error=None, ended_at=None)
             waiting.extend(state.dependants.get(dependant.id, ()))
             reopened += 1

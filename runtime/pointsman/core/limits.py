@@ -44,7 +44,7 @@ _MAX_CHECK_DELAY = timedelta(seconds=10)
 
 
 def enforce_limits(decision: Decision) -> None:
-    """End work at exceeded limits, expired questions, the workflow's deadline and the deadlines of attempts."""
+    """End the work that has exceeded a limit or passed a deadline: of the workflow, of a question or of an attempt."""
     state = decision.state
     if not state.reached_limit and (limit := _exceeded_limit(state)):
         return _stop_work(decision, *limit)
@@ -88,12 +88,12 @@ def release_budget(decision: Decision) -> None:
             _resume(decision, each.id)
         if not decision.ended and decision.state.tasks[each.id].status is TaskStatus.AWAITING_BUDGET:
             if decision.shortages[each.id].limit == "tasks":
-                continue  # only a team needs a share of tasks, and the next task may be for an agent
+                continue  # only a team needs a share of tasks, and the next task might be for an agent
             break  # the following tasks need the same budget
     while not decision.ended and (waiting := _waiting_tasks(decision.state, TaskStatus.AWAITING_BUDGET)):
         state, shortage = decision.state, decision.shortages[waiting[0].id]
         if any(task.active and (task.budget or task.role is Role.PLAN) for task in state.tasks.values()):
-            return  # a running attempt may return budget, and a new plan may replace tasks that have not begun
+            return  # a running attempt might return budget, and a new plan might replace tasks that have not begun
         if shortage.limit == "tasks" and (
             state.questions or any(task.active or task.held for task in state.tasks.values())
         ):
@@ -151,7 +151,7 @@ def _stop_work(decision: Decision, limit: str, detail: str) -> None:
 
 
 def _missing_agent_reason(decision: Decision, task: Task) -> str:
-    """Return the reason for which no agent worked on an open task; an empty text if an agent worked on the task."""
+    """Return the reason why no agent worked on an open task; an empty text if an agent might have worked on it."""
     if task.held and not task.agent:
         return f"no agent with the skill {task.skill} was alive"
     if task.held:
@@ -178,8 +178,8 @@ def _overdue_error(decision: Decision, task: Task) -> AttemptError:
 def _waiting_tasks(state: State, status: TaskStatus) -> Sequence[Task]:
     """Return the tasks in `status` (`held` or `awaiting_budget`) that may continue now.
 
-    While a planner writes a new plan, tasks of the current plan that have not begun may not continue, because the new
-    plan may replace them.
+    While a planner writes a new plan, tasks of the current plan that have not begun are left out, because the new plan
+    might replace them.
     """
     waiting = [task for task in state.tasks.values() if task.status is status]
     if not waiting:  # the usual case
@@ -198,7 +198,7 @@ def _resume(decision: Decision, task_id: str) -> None:
 
 
 def _end_without_budget(decision: Decision, task: Task, shortage: BudgetExhausted) -> None:
-    """End the work that `shortage` stops. If no budget is left for an answer, the answer is the raw results."""
+    """End the work that `shortage` stops. If no budget is left for a synthesis, the raw results are the answer."""
     state = decision.state
     if state.phase is not Phase.SYNTHESIZING:
         return _stop_work(decision, shortage.limit, shortage.detail)
@@ -226,7 +226,7 @@ def _deadline_set_by(entry: Entry) -> datetime | None:
 def _next_check(decision: Decision) -> datetime:
     """Return the time of the next check for a missing agent.
 
-    The delay is the age of the round, within bounds. So a long wait has fewer and fewer checks.
+    The delay is the time since the start of the round, within bounds. So the checks become less frequent.
     """
     waited = decision.now - decision.state.round_began_at
     return decision.now + min(max(waited, _MIN_CHECK_DELAY), _MAX_CHECK_DELAY)

@@ -38,13 +38,14 @@ name."""
 def outbox(state: State, subjects: Subjects, only: Set[str] | None = None) -> Iterator[Message]:
     """List the messages that must exist on the bus in `state`.
 
-    The outcome is the last message: if the outcome exists, all other messages exist.
+    The outcome is the last message of the list, and is published last. So if the outcome is on the bus, all other
+    messages of the list are on the bus, too.
 
     Args:
         state: The state.
         subjects: The subjects of the namespace.
-        only: Tasks, questions, the timer and `USER_MESSAGES` that the list may contain; None for all. The outcome is
-            always listed.
+        only: Ids of tasks and questions, the name of the timer, and `USER_MESSAGES`. Only the messages for these are
+            listed, and the outcome. Default: list all messages.
 
     Yields:
         The messages.

@@ -47,15 +47,15 @@ __all__ = [
 
 _NAME_WIDTH = 16  # columns for the name of an agent or a team; `customer-service` fits
 EVENT_TEXT_COLUMN = 13 + _NAME_WIDTH  # the column of the text, after the time, the mark and the name
-_MAX_TEXT_WIDTH = 72  # characters in a line of streamed text
+_MAX_TEXT_WIDTH = 72  # largest number of characters in a line of streamed text
 _TONE_STYLES = {"plain": "", "good": "green", "bad": "red", "warn": "yellow", "busy": "cyan"}
-_PROMINENT_MARKS = "▶≡■?"  # highlighted lines, which readers search first
-_UNCUT_MARKS = "✗?!‖-"  # failures and questions, whose lines are wrapped, not cut, because a person must read them
+_PROMINENT_MARKS = "▶≡■?"  # lines with these marks are highlighted, because readers look for them first
+_UNCUT_MARKS = "✗?!‖-"  # failures and questions: their lines are wrapped and not cut, as a person must read them whole
 
 
 @dataclass(frozen=True, slots=True)
 class EventLine:
-    """A line about an event. At the edge of a terminal, a `whole` line is wrapped, and any other line is cut."""
+    """A line about an event. A line that is wider than the terminal is wrapped if `whole` is true, else it is cut."""
 
     prefix: Text
     text: Text
@@ -72,17 +72,18 @@ class EventPrinter:
         """Create a printer for one workflow.
 
         Args:
-            text_width: Characters in a line of streamed text. Default: 72.
+            text_width: Largest number of characters in a line of streamed text. Default: 72.
         """
         self._text_width = text_width
         self._start: datetime | None = None
         self._timeline = timeline.Timeline()
-        self._partial_text: dict[tuple[str, int, str], str] = {}  # text without a line end, by task, attempt and agent
+        # The streamed text that is not printed yet, because its line is not complete; by task, attempt and agent.
+        self._partial_text: dict[tuple[str, int, str], str] = {}
 
     def text_lines(self, delta: Delta) -> Iterator[EventLine]:
-        """Yield the lines of streamed text that a piece of text completes."""
+        """Add a piece of streamed text, and yield the lines that are complete now."""
         attempt = delta.task_id, delta.attempt, delta.agent
-        if delta.call and delta.offset == 0:  # a new text begins, so the earlier text gets no further piece
+        if delta.call and delta.offset == 0:  # the agent begins a new text, so its earlier text gets no further piece
             yield from self.rest_of_text(delta.task_id, delta.agent)
         text = self._partial_text.pop(attempt, "") + delta.text
         while (end := self._line_end(text)) > 0:
@@ -92,7 +93,7 @@ class EventPrinter:
             self._partial_text[attempt] = text
 
     def rest_of_text(self, task_id: str | None = None, agent: str | None = None) -> Iterator[EventLine]:
-        """Yield the streamed text that has no line end yet: of one task or all tasks, of one agent or all agents."""
+        """Yield the streamed text that has no line end yet. None stands for all tasks or all agents."""
         for attempt in [each for each in self._partial_text if task_id in (None, each[0]) and agent in (None, each[2])]:
             text = self._partial_text.pop(attempt)
             if text.strip():
@@ -142,10 +143,10 @@ def describe_question(event: QuestionAsked, detail: str) -> str:
 
     Args:
         event: The question.
-        detail: The question or the subject of the approval, as the timeline renders it.
+        detail: The question, or the subject of the approval, as the timeline renders it.
 
     Returns:
-        The text, which follows the name of the agent or the team.
+        The text. It is printed after the name of the agent or the team.
     """
     approve = with_connection_options(f"`pointsman approve {event.question}`")
     answer = with_connection_options(f"`pointsman answer {event.question} ANSWER`")

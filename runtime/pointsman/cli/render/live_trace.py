@@ -37,7 +37,7 @@ class LiveTrace:
         self._changed = False
 
     async def follow(self) -> None:
-        """Read events until the workflow has ended. Events of child workflows after this time are not read."""
+        """Read events until the workflow has ended. Child workflows that still run are not read any further."""
         async with asyncio.TaskGroup() as group:
             children: list[asyncio.Task[None]] = []
             await self._read(self._workflow, group, children)

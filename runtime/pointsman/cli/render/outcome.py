@@ -132,7 +132,9 @@ def _is_redundant(outcome: Outcome) -> bool:
 
 
 def workflow_table(summaries: Sequence[WorkflowSummary], now: datetime, width: int = 140) -> RenderableType:
-    """Render the table of `list`. A narrow table has the id, the status, the request, and the duration if it fits.
+    """Render the table of `list`. In a narrow terminal, it has only the id, the status, the request and the duration.
+
+    The duration is left out if the terminal has fewer than 80 columns.
 
     Args:
         summaries: The workflows.
@@ -178,8 +180,8 @@ def render_workflow(
     parts: list[RenderableType] = []
     results: dict[str, JsonValue] = {}
     asked: dict[str, str] = {}
-    errors: dict[str, None] = {}  # the distinct texts, in order
-    own: set[str] = set()  # tasks of roles, whose results are not shown, because they are the plan and the answer
+    errors: dict[str, None] = {}  # the text of each error once, in order
+    own: set[str] = set()  # tasks of the planner and other roles: their results are shown as the plan and the answer
     begins = isinstance(entries[0], WorkflowStarted)
     top = at_time(build_trace(entries, reports), now, alive).children[0] if begins else None
     status = top.status if top else ""
@@ -350,7 +352,8 @@ def value_text(value: JsonValue, *, pretty: bool = False) -> str:
     """Return JSON data as text for a reader.
 
     Args:
-        value: The data. A string is returned without quotes, and also the string in an object with only this field.
+        value: The data. A string is returned without quotes. If an object has one field with a string, only this string
+            is returned.
         pretty: True to write other data in several indented lines. Default: one line.
 
     Returns:

@@ -1,9 +1,9 @@
-"""Write JSON lines for programs, text for people and errors as one line on standard error. Define the exit codes.
+"""Print JSON lines for programs, text for people, and each error as one line on standard error. Define the exit codes.
 
 | Code | Meaning |
 |---|---|
-| 0 | success; the workflow completed; the check found no problem; the reader (`| head -1`) has closed the output |
-| 1 | the workflow ended partial, failed or cancelled, or did not end in time; the check found a problem; the |
+| 0 | success; the workflow completed; a check found no problem; the reader (`| head -1`) has closed the output |
+| 1 | the workflow ended partial, failed or cancelled, or did not end in time; a check found a problem; the |
 |   | request was refused; the output could not be written |
 | 2 | wrong usage or configuration; the broker refuses the login or a subject |
 | 3 | not found |
@@ -63,8 +63,8 @@ _UNWRITABLE_ERRNOS = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errn
 _ASCII_SIGNS = str.maketrans("✓✗■●█▪─━├└│┊…·→↓▶≡‖", "+x#*##-=|`||..>v>=|")
 """The replacements of signs for a terminal whose encoding lacks them. Any other character becomes a question mark."""
 
-# Escaped in printed text, because escape sequences in an agent's answer could move the cursor or rename the window. C1
-# characters also begin such sequences.
+# These characters are escaped in printed text, because escape sequences in an agent's answer could move the cursor or
+# rename the window. The C1 control characters, from \x80 to \x9f, also begin such sequences.
 _CONTROL_CHARS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
@@ -124,7 +124,8 @@ def _disable_broken_output() -> None:
 
 
 def _redirect_to_null() -> None:
-    # At exit, the interpreter writes the rest of the buffer. The null device accepts this write, the broken output not.
+    # At exit, the interpreter writes the rest of the buffer. The null device accepts this write. A broken output would
+    # raise an error.
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
@@ -156,7 +157,8 @@ def code_for(error: BaseException) -> Code | None:
         error: The error.
 
     Returns:
-        The code of a `PointsmanError`; None for a bug, whose traceback is printed.
+        The code of a `PointsmanError`. None for a bug, which is an `InvariantError` or an exception of another class.
+        The traceback of a bug is printed.
     """
     from pointsman import errors
 
@@ -179,8 +181,8 @@ def code_for(error: BaseException) -> Code | None:
 def _root_cause(error: BaseException) -> BaseException:
     """Return the error that a task group has wrapped.
 
-    If the group has several errors and each has an exit code, return the first error. For example, if each task lost
-    the connection to the broker.
+    A group has several errors, for example, if each of its tasks has lost the connection to the broker. If each error
+    has an exit code, return the first error. If one of the errors is a bug, return the whole group.
     """
     if not isinstance(error, BaseExceptionGroup):
         return error
@@ -200,7 +202,9 @@ def print_error(message: str) -> None:
 
 
 def use_connection_options(url: str | None, namespace: str | None) -> None:
-    """Add the options of this command to the printed commands, because the printed commands need the same namespace.
+    """Add the connection options of this command to all commands that are printed later.
+
+    A user who copies a printed command then uses the same broker and the same namespace.
 
     Args:
         url: The value of `--url`, or None. A URL with a login is not printed.
@@ -213,7 +217,7 @@ def use_connection_options(url: str | None, namespace: str | None) -> None:
 
 
 def with_connection_options(text: str) -> str:
-    """Return the text with the options of `use_connection_options` added to each command for the broker."""
+    """Return the text. Each command in it that needs a broker gets the options of `use_connection_options`."""
 
     def completed(found: re.Match[str]) -> str:
         command = found[1]
@@ -295,8 +299,8 @@ def console(*, stderr: bool = False) -> Console:
 def print_event(terminal: Console, prefix: Text, text: Text, column: int, *, whole: bool = False) -> None:
     """Print one event.
 
-    In a file or a pipe, an event is one line. On a terminal, all texts begin at the same column. If a prefix does not
-    fit into the columns before the text, the prefix is a separate line.
+    In a file, a pipe or a narrow terminal, an event is one line. On any other terminal, all texts begin at the same
+    column. If a prefix does not fit into the columns before the text, the prefix is a separate line.
 
     Args:
         terminal: The console.
@@ -332,7 +336,7 @@ def print_table(terminal: Console, table: RenderableType) -> None:
 
 
 def print_list(documents: Sequence[Any], table: Callable[[Console], RenderableType], empty: str, *, json: bool) -> None:
-    """Print a list as one JSON document on each line, or as a table. For an empty list, print the sentence `empty`."""
+    """Print a list as JSON, one document on each line, or as a table. In place of an empty table, print `empty`."""
     if json:
         for each in documents:
             print_json(each)

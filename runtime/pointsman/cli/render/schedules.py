@@ -51,7 +51,7 @@ def schedule_view(schedule: Schedule, fires: Sequence[datetime]) -> RenderableTy
 
 
 def times_of(spec: ScheduleSpec | None) -> str:
-    """Return the times of a definition in one line. The line is the cron expression with its zone, or the only time."""
+    """Return the times of a schedule as text: the cron expression with its time zone, or the single time."""
     if spec is None:
         return ""
     return f"{spec.cron} {spec.timezone}" if spec.cron else f"at {_in_zone(spec.at, spec)}"

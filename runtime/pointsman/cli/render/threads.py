@@ -35,7 +35,7 @@ def thread_table(threads: Sequence[Thread]) -> Table:
 
 
 def thread_view(thread: Thread) -> RenderableType:
-    """Render the summary of older turns, and then the turns of a thread, oldest first.
+    """Render a thread. The summary of its older turns comes first, and then its turns, oldest first.
 
     Args:
         thread: The thread.

@@ -38,7 +38,7 @@ _SHORT_NAME_WIDTH = 40  # if names have fewer columns, the operation, such as `i
 _OPERATION_PREFIXES = {"workflow": "invoke_workflow ", "task": "invoke_agent ", "tool": "execute_tool "}
 _BAR_WIDTH = 32  # columns of the time axis
 _NUMBERS_WIDTH = 20  # columns of the duration and the tokens, with margins
-_MAX_NOTE_WIDTH = 120  # columns of the detail of a node
+_MAX_NOTE_WIDTH = 120  # largest number of columns for the detail of a node
 _COST_WIDTH = 9  # columns of the cost, such as $12.3456, with the margin
 
 
@@ -126,7 +126,7 @@ def _name(prefix: str, node: TraceNode, *, short: bool) -> Text:
 
 
 def _duration_text(node: TraceNode, now: datetime) -> Text | str:
-    """Return the duration, which ends now if the node is running; empty if the node has not started."""
+    """Return the duration; of a running node, the time until now. Empty if the node has not started or was skipped."""
     if node.started_at is None or node.status == "skipped":
         return ""
     if node.ended_at is None:

@@ -1,4 +1,4 @@
-"""Fit a growing trace to the height of a terminal. Running tasks are shown; finished and waiting tasks are grouped."""
+"""Fit a growing trace to the height of a terminal. If it is too high, tasks that are done or wait are grouped."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _GROUP_TEXT = {
     "handed over": "handed over",
     "waiting": "waiting",
 }
-"""By status, the text of the line for a group of tasks, if the terminal has too few lines."""
+"""The text of the line that stands for a group of tasks, by the status of the tasks."""
 
 
 def fit_to_lines(root: TraceNode, lines: int) -> TraceNode:
     """Shorten a trace, step by step, until the trace fits into the lines.
 
-    First leave out the calls of finished attempts. Then show finished tasks of a workflow in one line, and waiting
-    tasks in one line for each status.
+    The first step leaves out the calls of finished attempts. The second step groups the tasks of each workflow that
+    have succeeded, were handed over, or wait: each of these statuses gets one line.
 
     Args:
         root: The trace.

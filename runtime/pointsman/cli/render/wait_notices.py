@@ -20,9 +20,9 @@ from pointsman_schemas.log import Entry, QuestionAnswered, QuestionAsked
 
 __all__ = ["NOTICE_AFTER_S", "notices", "report_outages", "report_waits"]
 
-NOTICE_AFTER_S = 3.0  # seconds without progress before a notice is printed; admission takes milliseconds
-_BROKER_CHECK_INTERVAL_S = 0.5  # seconds between two checks of the connection, which may miss a shorter outage
-_MAX_CHECK_INTERVAL_S = 60.0  # longest pause between two checks for missing agents, because a check reads the whole log
+NOTICE_AFTER_S = 3.0  # seconds before the first notice; a workflow is normally admitted within milliseconds
+_BROKER_CHECK_INTERVAL_S = 0.5  # seconds between two checks of the connection; a shorter outage might be missed
+_MAX_CHECK_INTERVAL_S = 60.0  # largest number of seconds between two checks of `report_waits`
 
 
 @asynccontextmanager
@@ -59,7 +59,7 @@ async def report_outages(bus: Bus) -> None:
 async def report_waits(client: Client, workflow: Workflow, *, questions: bool) -> None:
     """Print a line for each task that waits for an agent that is not live, and for each question without an answer.
 
-    The pauses between two checks grow, because a check reads the whole log.
+    The pauses between two checks grow, because each check reads the whole log.
 
     Args:
         client: The client.
@@ -71,7 +71,8 @@ async def report_waits(client: Client, workflow: Workflow, *, questions: bool) -
     while True:
         await asyncio.sleep(pause)
         pause = min(2 * pause, _MAX_CHECK_INTERVAL_S)
-        # Check again later: the workflow may not be admitted yet, and `report_outages` reports a lost broker.
+        # Ignore both errors and check again later: the workflow might not be admitted yet, and `report_outages` prints
+        # a line about a lost connection.
         with suppress(BusUnavailableError, NotFoundError):
             try:
                 with client.bus.optional_requests(""):

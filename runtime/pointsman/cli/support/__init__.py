@@ -1,1 +1,1 @@
-"""The broker session, the checks of doctor, ids, teams, and the processes of a local system."""
+"""Code that several commands share: the broker session, the checks of `doctor`, ids, teams, and local systems."""

@@ -1,4 +1,4 @@
-"""The result of a check of doctor."""
+"""The result of one check of `pointsman doctor`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The checks of doctor. Each check compares the state of a namespace with its expected state."""
+"""The checks of `pointsman doctor`. Each check compares the state of a namespace with its expected state."""
 
 from __future__ import annotations
 
@@ -43,29 +43,32 @@ from pointsman_schemas.team import ANY, Team
 
 __all__ = ["check_requests", "check_retention", "check_supervisor", "check_tasks", "run_checks"]
 
-_RECHECK_DELAY_S = 0.5  # wait before a second look at waiting messages, which a live supervisor takes in milliseconds
+_RECHECK_DELAY_S = 0.5  # seconds until waiting messages are counted again; a live supervisor takes them at once
 _MAX_SHOWN_SUBJECTS = 5  # largest number of subjects in one line
 _MAX_COUNTED = 1_000  # largest number of dead letters that are counted; from this number on, doctor prints "or more"
 _RETAINED_STREAMS: Sequence[StreamKind] = ("requests", "controls", "results", "work", "log")
-_RETENTION_TOLERANCE = timedelta(days=1)  # not a problem, because supervisors apply the retention only every hour
+_RETENTION_TOLERANCE = timedelta(days=1)
+"""A message is reported only if its retention period ended more than this time ago, because supervisors delete old
+messages only once an hour."""
 _MAX_WORKFLOWS = 100  # largest number of workflows whose tasks are checked
 _LATENCY_SAMPLES = 3  # number of measurements of the broker's latency
-_SLOW_BROKER_S = 0.25  # latency of a slow broker, in seconds: more than the latency between continents
+_SLOW_BROKER_S = 0.25  # latency in seconds from which a broker is slow; between continents, the latency is lower
 
 
 async def run_checks(
     settings: Settings, team: Team | str | None, *, role: GrantRole | None = None, agents: Sequence[str] = ()
 ) -> AsyncGenerator[Check, None]:
-    """Run all checks. Local checks are first.
+    """Run the checks. A role that may not read all streams gets only the check of its rights.
 
     Args:
         settings: The settings.
         team: The team whose processes are checked, or its name; None for no team.
-        role: The role whose rights are checked. Default: the closest role, if the inbox prefix belongs to a grant.
-        agents: The agents of a worker.
+        role: The role whose rights are checked. By default, if the inbox prefix belongs to a grant, this is the role
+            with the fewest missing rights. Otherwise no rights are checked.
+        agents: The agents that a worker runs, for the rights of a worker.
 
     Yields:
-        The result of each check. If the broker cannot be used, this is the last result.
+        The result of each check. If the broker cannot be used, the last result contains the reason.
     """
     connected = False
     try:
@@ -124,7 +127,7 @@ def _check_of_error(error: PointsmanError) -> Check:
 
 
 async def _check_broker(client: Client, settings: Settings) -> Check:
-    """Measure the latency of the broker. The smallest of several samples is used, as one long pause means nothing."""
+    """Measure the latency of the broker several times. Use the smallest value, because one pause is not a problem."""
     clock, samples = SystemClock(), list[float]()
     for _ in range(_LATENCY_SAMPLES):
         began = clock.monotonic()
@@ -169,7 +172,7 @@ async def check_retention(client: Client, settings: Settings) -> Check:
         settings: The settings.
 
     Returns:
-        The result, with the messages that are older than their retention period.
+        The result. It names the oldest message of each stream if this message is older than its retention period.
     """
     kept, too_long, now = list[str](), False, await client.bus.time()
     for stream in _RETAINED_STREAMS:
@@ -243,8 +246,8 @@ def _team_consumers(client: Client, team: str) -> tuple[DurableConsumer, ...]:
 async def check_requests(client: Client) -> Check:
     """Check that the team of each queued request has a live supervisor, and that each subject of requests names a team.
 
-    Cancelled requests do not need a supervisor. A subject is checked because the broker stores a message even on a
-    subject with a literal wildcard, such as `pointsman.request.*.shop`, which no team reads.
+    Cancelled requests do not need a supervisor. The subjects are checked because the broker also stores messages on
+    subjects with a literal wildcard, such as `pointsman.request.*.shop`. No team reads these messages.
 
     Args:
         client: The client.
@@ -278,7 +281,7 @@ async def check_requests(client: Client) -> Check:
 
 
 async def check_tasks(client: Client, team: Team | str | None) -> Check:
-    """Check that the agent of each running task is live, in the most recently active workflows.
+    """Check that no task waits for an agent that is not live. Only the most recently active workflows are checked.
 
     Args:
         client: The client.
@@ -312,10 +315,10 @@ def _team_name(team: Team | str) -> str:
 
 
 async def _check_team(client: Client, team: Team | str | None) -> Sequence[Check]:
-    """Check that all agents and skills of a team are live. If the definition is unknown, any live agent is enough."""
+    """Check that the agents of a team are live, and that a live agent has each skill that the team needs."""
     alive = group_by_name(await client.operations.agents())
     checks = [] if team is None else [*await check_supervisor(client, _team_name(team))]
-    if not isinstance(team, Team):
+    if not isinstance(team, Team):  # the definition of the team is unknown, so any live agent is enough
         count = sum(len(cards) for cards in alive.values())
         names = ", ".join(f"{name} ({cards[0].role.value})" for name, cards in alive.items())
         advice = "start an agent with `pointsman worker module:name`, or a team with `pointsman up`"
@@ -347,12 +350,12 @@ async def _check_cards(client: Client) -> Check:
     """Check that all cards in the registry are valid."""
     refused = await client.operations.refused_cards()
     finding = "; ".join(f"{key}: {reason}" for key, reason in refused.items())
-    advice = "agents with such cards get no tasks: correct the cards, and announce the cards again"
+    advice = "agents with invalid cards get no tasks: correct the cards, and announce the cards again"
     return Check("cards", not refused, finding or "every card in the registry is valid", advice)
 
 
 def _check_versions(alive: Mapping[str, Sequence[AgentCard]], now: datetime) -> Check:
-    """Check that the instances of an agent have the same code and schemas, for example after a rolling update."""
+    """Check that the instances of an agent have the same schemas and, except during a rolling update, the same code."""
     found = [f"{name}: {mixed}" for name, cards in alive.items() if (mixed := mixed_queue(cards, now))]
     advice = (
         "tasks go to any instance: after an update, stop the old instances; if these are two agents, rename one "
@@ -401,7 +404,7 @@ def _check_handlers(alive: Mapping[str, Sequence[AgentCard]]) -> Check:
 
 
 async def _check_ack_waits(client: Client, alive: Mapping[str, Sequence[AgentCard]]) -> Check:
-    """Check that all processes of a queue have one acknowledgement deadline, because otherwise the longest applies."""
+    """Check that all processes of a queue have the same acknowledgement deadline. Otherwise the longest one applies."""
     teams = sorted({card.name for card in await client.operations.teams()})
     consumers = [consumer for name in teams for consumer in _team_consumers(client, name)]
     depths = await gather_batched(client.bus.depth(consumer.name, consumer.stream) for consumer in consumers)
@@ -419,8 +422,8 @@ async def _check_shares(client: Client, alive: Mapping[str, Sequence[AgentCard]]
     """Check that handoffs of several teams do not wait behind each other in the queue of an agent without a team."""
     found = await describe_shared_queues(client, alive)
     advice = (
-        "the queue is first in, first out: for fair shares, list the agent in own_agents of each team, and start its "
-        "workers with --team for each of them; or start more workers"
+        "the queue is first in, first out: for fair shares, list the agent in own_agents of each team, and start "
+        "separate workers with --team for each team; or start more workers"
     )
     return Check("fair shares", not found, "; ".join(found) or "no team waits in a queue behind another", advice)
 

@@ -1,4 +1,4 @@
-"""The checks of doctor that need no namespace. They check the rights, the model and the telemetry of this process."""
+"""The checks of `doctor` that need no namespace: the rights of the user, the model and the telemetry collector."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def check_rights(
 ) -> tuple[GrantRole | None, Sequence[Check]]:
     """Check that the user has the rights of a role. If no role is given, check the role with the fewest missing rights.
 
-    If half of the rights of a role are missing, the user does not have this role, so the role does not fit.
+    A role fits only if the user has more than half of its rights.
 
     Args:
         settings: The settings.
@@ -36,8 +36,7 @@ async def check_rights(
         agents: The agents of a worker.
 
     Returns:
-        The role, and one result for each missing right. If no right is missing, there is one result. The role is None
-        if no role fits.
+        The role, or None if no role fits. Also one result for each missing right, or one result if none is missing.
     """
     from pointsman.grants.probe import count_rights, grant_of, possible_grants, refused_rights
 
@@ -48,8 +47,8 @@ async def check_rights(
     else:
         possible = possible_grants(settings, teams=teams, agents=agents)
         found = [(each, await refused_rights(settings, each)) for each in possible]
-        # A right may be missing because the user has the role only for some teams. If the team is unknown, this cannot
-        # be distinguished, so only a role without missing rights fits.
+        # A right is also missing if the user has the role only for some teams. If the team is unknown, this case looks
+        # the same as a wrong role. So a role that can be limited to teams then fits only if no right is missing.
         tried = [
             (grant, refused)
             for grant, refused in found

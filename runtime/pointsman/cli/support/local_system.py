@@ -52,15 +52,16 @@ _CONNECTION_SETTINGS = (
     "JETSTREAM_DOMAIN",
     "REPLICAS",
 )
-_READY_TIMEOUT_S = 60.0  # seconds for the start of all processes, which takes ten seconds for six on one slow core
+_READY_TIMEOUT_S = 60.0  # seconds within which all processes must start; on one slow core, six processes need 10 s
 _POLL_INTERVAL_S = 0.05  # seconds between two checks for live agents
-_MIN_NAME_WIDTH = 14  # columns for the names of processes
+_MIN_NAME_WIDTH = 14  # smallest number of columns for the names of processes
 
 
 def ignore_connection_settings() -> None:
     """Unset the variables for the connection to a different broker, in this process and for its children.
 
-    The broker of a local system is one server without TLS, login and JetStream domain, so they would be wrong.
+    The broker of a local system is one server without TLS, login and JetStream domain, so these variables would be
+    wrong.
     """
     unset_variables(*(f"POINTSMAN_{name}" for name in _CONNECTION_SETTINGS))
 
@@ -133,7 +134,7 @@ def working_directory(directory: Path | None, prefix: str) -> Path:
 
 @contextmanager
 def exclusive_lock(home: Path) -> Iterator[None]:
-    """Lock a folder, because two brokers in one folder would destroy its store. The kernel releases the lock at exit.
+    """Lock a folder. Two brokers in one folder would destroy the stored data. The kernel releases the lock at exit.
 
     Args:
         home: The folder.
@@ -168,7 +169,7 @@ def exclusive_lock(home: Path) -> Iterator[None]:
 def child_processes(
     home: Path, broker: EmbeddedBroker, settings: Settings, search_path: Path | None = None
 ) -> ChildProcesses:
-    """Return a supervisor of child processes that use the broker.
+    """Return an object that starts and stops child processes. These processes use the broker.
 
     Args:
         home: The folder for logs.
@@ -177,7 +178,7 @@ def child_processes(
         search_path: An additional folder in which the processes look for modules. Default: none.
 
     Returns:
-        The child processes. No child process has been started.
+        The object. It has not started a process yet.
     """
     environment = {"POINTSMAN_URL": broker.url, "POINTSMAN_NAMESPACE": settings.namespace}
     if settings.health_port is not None:
@@ -261,7 +262,7 @@ async def _has_supervisor(client: Client, team: str) -> bool:
 
 
 async def or_child_exit(children: ChildProcesses, work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine while all child processes run.
+    """Run a coroutine, and stop it if a child process exits.
 
     Args:
         children: The child processes.

@@ -19,7 +19,7 @@ from pointsman.settings import Settings, misspelled_variables
 __all__ = ["Execution", "Session", "broker_command", "session", "settings_for"]
 
 Session: TypeAlias = Callable[..., AbstractAsyncContextManager[Client]]
-"""Parameter of a command, for its connection: `async with session() as client`, with the arguments of `session`."""
+"""The first parameter of a command, a function that connects to the broker: `async with session() as client`."""
 
 Execution: TypeAlias = Coroutine[Any, Any, Code | None]
 """The coroutine of a command. It returns the exit code, or None for success."""
@@ -31,11 +31,12 @@ _OPTIONS = (
 
 
 def broker_command(function: Callable[..., Execution]) -> Callable[..., Code]:
-    """Make a command of a coroutine function. The command has the options `--url` and `--namespace`.
+    """Turn a coroutine function into a command that also has the options `--url` and `--namespace`.
 
     Args:
-        function: The function. Its first parameter is a `Session`. A function that reads standard input must be a plain
-            function that returns a coroutine, because Ctrl-C does not interrupt a read within an event loop.
+        function: The function. Its first parameter is a `Session`. If the function reads standard input, it must be a
+            plain function that first reads and then returns a coroutine. A read within the event loop could not be
+            interrupted with Ctrl-C.
 
     Returns:
         The command. It runs the coroutine in its own event loop.
@@ -88,7 +89,7 @@ async def session(url: str | None, namespace: str | None, *, create: bool = Fals
     observed = telemetry.setup("pointsman-cli", settings=settings)
     try:
         async with connect(settings=settings, create=create) as client:
-            with client.bus.optional_requests(""):  # no log of a refusal, because the command prints its own error
+            with client.bus.optional_requests(""):  # a refusal is not logged, because the command prints the error
                 yield client
     finally:
         await observed.shutdown()

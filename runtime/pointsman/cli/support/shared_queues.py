@@ -19,8 +19,8 @@ async def describe_shared_queues(client: Client, alive: Mapping[str, Sequence[Ag
         alive: The cards of the live agents, by name.
 
     Returns:
-        One text for each such queue. A queue has a backlog if at least as many handoffs wait as all instances of the
-        agent have slots.
+        One text for each such queue. A queue has a backlog if the number of waiting handoffs is at least the number of
+        slots of all instances together.
     """
     shared = {name: cards for name, cards in alive.items() if cards[0].owner is None}
     depths = await gather_batched(map(client.operations.queue_depth, shared))

@@ -11,14 +11,14 @@ from pointsman_schemas.team import Team
 
 __all__ = ["SHIPPED_TEAM", "SHIPPED_WORKERS", "Topology", "demo_topology", "topology_of"]
 
-# Named by their modules, because this package may not import the package of shipped agents.
+# The shipped agents are named by their modules, because this package must not import their package.
 SHIPPED_TEAM = "pointsman_agents.customer_service"
 _SHIPPED_ROLES = {name: f"pointsman_agents.{name}" for name in ("planner", "synthesizer", "classifier")}
 SHIPPED_WORKERS: Mapping[str, Sequence[str]] = {
     **{name: [_SHIPPED_ROLES[name]] for name in ("planner", "synthesizer")},
     **{name: [f"{SHIPPED_TEAM}.{name}"] for name in ("billing", "technical", "account")},
 }
-"""The workers of the demo team. Each agent has a process."""
+"""The workers of the demo team. Each agent runs in its own process."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The checks of doctor for webhooks. A service must run, no delivery may be late, and no endpoint may be disabled."""
+"""The checks of `doctor` for webhooks. They expect a running service, no late delivery and no disabled endpoint."""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ from pointsman.webhooks.observer import Observation, Observer
 
 __all__ = ["check_webhooks"]
 
-_LATE = timedelta(minutes=5)  # a delivery that waits longer is late: a service takes even one of many in seconds
+_LATE = timedelta(minutes=5)  # a delivery that waits longer is late; even among many, each delivery waits only seconds
 _MAX_SHOWN = 3  # largest number of disabled endpoints in one line
 
 
 async def check_webhooks(client: Client) -> Sequence[Check]:
-    """Check that a webhook service makes the attempts in time, and that no endpoint of operators is disabled.
+    """Check that a webhook service attempts deliveries in time, and that no endpoint is disabled.
+
+    Endpoints that belong to callers may be disabled.
 
     Args:
         client: The client.

@@ -1,4 +1,4 @@
-"""The outcome of one attempt: failure, retry, review, refinement of the intent.
+"""The steps after an attempt has ended: failure, retry, review, and refinement of the intent.
 
 Read in this order: failures, retry, review, refinement
 """

@@ -1,4 +1,4 @@
-"""Handle a failed attempt: schedule the next attempt, or fail the task and skip the tasks that need it."""
+"""Handle a failed attempt: schedule the next attempt, or fail the task and skip the tasks that depend on it."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def handle_attempt_failure(
 
 
 def retry_refined_task(decision: Decision, task: Task) -> None:
-    """Schedule the next attempt at a task after its refiner has ended, with or without a new intent."""
+    """Schedule the next attempt at a task after its refiner has ended, even if the refiner wrote no new intent."""
     error = last_error(task)
     retry = next_attempt(decision, task, error)
     if retry is None or decision.now + retry.delay >= decision.latest_start(task.role):
@@ -134,7 +134,7 @@ def _dispatch_retry(decision: Decision, task: Task, retry: Retry) -> None:
 
 
 def fail_task(decision: Decision, task: Task, error: AttemptError) -> None:
-    """Fail a task permanently. Then check the tasks that depend on the task, or end the workflow."""
+    """Fail a task permanently. The role of the task decides how the workflow continues, or whether it ends."""
     state = decision.add(TaskFailed(at=decision.now, task_id=task.id, error=error, attempts=task.attempt))
     match task.role:
         case Role.WORK:
@@ -169,7 +169,8 @@ def fail_task(decision: Decision, task: Task, error: AttemptError) -> None:
 def _is_refusal(error: AttemptError) -> bool:
     """Return True if the agent, or the provider of its model, refused the task permanently.
 
-    An error kind that is not in `ErrorKind` was set by the agent or the provider, not by Pointsman.
+    `ErrorKind` has the kinds that Pointsman sets. Any other kind was set by the agent or the provider, so it also means
+    a refusal, unless the error is retryable.
     """
     ours = error.kind in tuple(ErrorKind) and error.kind != ErrorKind.REFUSED
     return not (ours or error.retryable)

@@ -17,7 +17,7 @@ from pointsman_schemas.role_io import Refinement, RefinerInput
 __all__ = ["can_refine", "refined_intent", "refined_task", "request_refinement"]
 
 _MIN_FAILED_ATTEMPTS = 2
-"""Failed attempts before the intent is rewritten. One is not enough, because a first failure may be chance."""
+"""Number of failed attempts before the intent is rewritten. One is not enough, because its failure might be chance."""
 
 
 def can_refine(decision: Decision, task: Task) -> bool:
@@ -33,7 +33,7 @@ def can_refine(decision: Decision, task: Task) -> bool:
 
 
 def request_refinement(decision: Decision, task: Task, error: AttemptError) -> None:
-    """Request a new intent for a task, which waits for the refiner."""
+    """Request a new intent for a task from the refiner. The task waits until the refiner has answered."""
     state = decision.state
     card = decision.card(task.agent)
     asked = RefinerInput(
@@ -51,7 +51,7 @@ def request_refinement(decision: Decision, task: Task, error: AttemptError) -> N
 
 
 def refined_task(state: State, refiner: Task) -> Task | None:
-    """Return the task whose new intent the task `refiner` writes; None if there is no such task."""
+    """Return the task that waits for a new intent from the task `refiner`; None if no task waits for it."""
     waiting = (
         task for task in state.plan_tasks() if task.refined_by == refiner.id and task.status is TaskStatus.REFINING
     )
@@ -59,7 +59,7 @@ def refined_task(state: State, refiner: Task) -> Task | None:
 
 
 def refined_intent(result: Result) -> str:
-    """Return the new intent; an empty text if the answer has no intent."""
+    """Return the new intent in the answer of a refiner; an empty text if the answer has no intent."""
     try:
         return Refinement.model_validate(result.output).intent.strip()
     except ValidationError:

@@ -1,4 +1,4 @@
-"""Select the next attempt after a failed attempt: by the same agent, by its fallback, or none."""
+"""Select the attempt that follows a failed attempt: by the same agent, by its fallback, or no attempt."""
 
 from __future__ import annotations
 
@@ -61,10 +61,10 @@ def next_attempt(decision: Decision, task: Task, error: AttemptError) -> Retry |
 def _retry_delay(policy: RetryPolicy, workflow_id: str, task: Task, error: AttemptError) -> timedelta:
     """Return the delay before the next attempt. A delay in the error replaces the delay of the policy.
 
-    The jitter is computed from the ids. So the delay is equal if the decision is made again.
+    The jitter is computed from ids and not at random. So the delay is the same if the decision is made again.
     """
     if error.kind == ErrorKind.INSUFFICIENT:
-        return timedelta()  # no delay, because a wait would not help: the agent needs the reason, which the handoff has
+        return timedelta()  # a wait would not help: the agent only needs the reason, which the next handoff contains
     if error.retry_after is not None:
         return timedelta(seconds=error.retry_after)
     draw = int(derive_id("jitter", workflow_id, task.id, str(task.attempt), length=8), 16) / 0xFFFFFFFF

@@ -1,7 +1,8 @@
 """Check the output of a stage. If the check names a judge, the output counts only after a review by the judge.
 
-A review accepts the output, returns the stage for one more attempt, or fails the stage. A stage is returned only once.
-If the judge fails, the stage fails.
+In this module, a stage is any task for which the strategy has a check, and not only the stage of a pipeline. A review
+accepts the output, returns the stage for one more attempt, or fails the stage. A stage is returned only once. If the
+judge fails, the stage fails.
 """
 
 from __future__ import annotations

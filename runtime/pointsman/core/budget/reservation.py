@@ -1,9 +1,9 @@
 """Reserve a share of the remaining limits of a workflow for each attempt, until its result arrives.
 
 The used and the reserved amounts together never exceed a limit, even if tasks run in parallel. `reserve` has the
-rule: the attempts that can start now share equally. One share is kept for tasks that start later. The budget of one
-model call is kept for the answer. An attempt without a share waits until a result arrives, which returns unused budget.
-`team_quota` has the rule for the tasks and re-plans of a team.
+rule: the rest of a limit is divided into equal shares, one for each attempt that can start now. One share is kept for
+all tasks that start later. The budget of one model call is kept for the answer. An attempt without a share waits until
+a result arrives, which returns unused budget. `team_quota` has the rule for the tasks and re-plans of a team.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ def reserve(state: State, task: Task, card: AgentCard | None, teams: Set[str]) -
     Args:
         state: The workflow's state.
         task: The task.
-        card: The card of the agent that gets the attempt; None if no instance is live. The agent may then be a team.
-        teams: The names of the live teams: a team also has a share of the tasks and re-plans.
+        card: The card of the agent that gets the attempt; None if no instance is live. The agent might then be a team.
+        teams: The names of the live teams. A team also needs a share of the tasks and re-plans.
 
     Returns:
         The budget, or the limit that leaves no budget for the attempt.
@@ -79,7 +79,7 @@ def reserve(state: State, task: Task, card: AgentCard | None, teams: Set[str]) -
 
 
 def reserved(state: State, asking: Task | None = None) -> dict[str, float]:
-    """Return the reserved budget of the active attempts. The attempt at `asking` does not count: it has ended."""
+    """Return the sum of the budgets of active attempts, without the attempt at the task `asking`, which has ended."""
     given = reserved_budgets(state, asking)
     return {
         "calls": sum(each.calls or 0 for each in given),

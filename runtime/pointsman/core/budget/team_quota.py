@@ -1,8 +1,9 @@
 """Bound tasks and re-plans for a tree of teams. The limits of the topmost team bound the tasks of all teams below.
 
-The tasks of a plan count at once. A team that receives a task gets a share of the remaining tasks. The share is
-reserved until the result states the number of used tasks. If the result states no number, the whole share counts as
-used. So the planned and the reserved tasks never exceed the quota of a workflow, even if teams work in parallel.
+All tasks of a plan count as soon as the plan is accepted. A team that receives a task gets a share of the remaining
+number of tasks. The share is reserved until the result states the number of used tasks. If the result states no number,
+the whole share counts as used. So the planned and the reserved tasks together never exceed the quota of a workflow,
+even if teams work in parallel.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ __all__ = [
 
 
 def quota(state: State) -> PlanUsage:
-    """Return the tasks and re-plans for the workflow and its child teams: the smaller of the limit and the budget."""
+    """Return the allowed numbers of tasks and re-plans, for the workflow and its child teams together."""
     limits, given = state.limits, state.budget
     if given is None:
         return PlanUsage(tasks=limits.tasks, replans=limits.replans)
@@ -41,7 +42,7 @@ def quota(state: State) -> PlanUsage:
 
 
 def plan_usage(state: State) -> PlanUsage:
-    """Return the tasks and re-plans that the workflow and its child teams have used, as far as the state shows.
+    """Return the numbers of tasks and re-plans that the workflow and its child teams have used, as far as known.
 
     The steps of an adaptive planner do not count as re-plans, but their tasks count.
     """
@@ -51,7 +52,7 @@ def plan_usage(state: State) -> PlanUsage:
 
 
 def committed(state: State, asking: Task | None = None) -> PlanUsage:
-    """Return the tasks and re-plans that are planned, await an approval, or are reserved for teams.
+    """Return the numbers of tasks and re-plans that are planned, await an approval, or are reserved for teams.
 
     The reservation of the task `asking` does not count, because its last attempt has ended.
     """
@@ -86,10 +87,10 @@ def remaining_replans(state: State) -> int:
 
 
 def team_share(state: State, task: Task, teams: Container[str]) -> PlanUsage:
-    """Return the tasks and re-plans that the next attempt at `task` may use, if its agent is a team.
+    """Return the numbers of tasks and re-plans that the next attempt at `task` may use, if its agent is a team.
 
-    The share is an equal part of the rest. If tasks of other `teams`, or more plans, can come later, one part is kept
-    for them.
+    The remaining numbers are divided into equal parts. If tasks for other `teams`, or more plans, can come later, one
+    part is kept for them.
     """
     bound, gone = quota(state), committed(state, task)
     tasks, replans = max(bound.tasks - gone.tasks, 0), max(bound.replans - gone.replans, 0)
@@ -100,7 +101,9 @@ def team_share(state: State, task: Task, teams: Container[str]) -> PlanUsage:
 def share_count(
     state: State, asking: Task, *, later: bool, agents: Container[str] | None = None, enough: float = math.inf
 ) -> int:
-    """Return the number of parts of a budget: for `asking`, for other tasks that can start now, and for later tasks.
+    """Return the number of equal parts into which a budget is divided.
+
+    There is one part for `asking`, one part for each other task that can start now, and one part for all later tasks.
 
     Args:
         state: The workflow's state.
@@ -129,7 +132,7 @@ def share_count(
 
 
 def exhausted_quota(state: State) -> str:
-    """Return a sentence about the limit that prevented a re-plan after a failure; an empty text without a limit."""
+    """Return a sentence about the limit that prevented a re-plan after a failure. Empty if no limit prevented one."""
     if not (_can_replan(state) and state.limits.replans):
         return ""
     if all(task.status is not TaskStatus.FAILED for task in state.plan_tasks()):

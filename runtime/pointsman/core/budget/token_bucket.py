@@ -1,8 +1,11 @@
 """Compute the unused part of a provider's limits, from a bucket of requests, a bucket of tokens and the current calls.
 
-A bucket fills at its rate, and its size is the amount of ten seconds. So no minute exceeds the limit by more than a
-sixth. The time comes from the clock of each caller. If a clock is wrong by more than a minute, the time of the next
-caller replaces its time, so no other caller has to wait. But the difference may fill a bucket, even an overdrawn one.
+A bucket fills at the rate of its limit, and its size is the amount of ten seconds. So no minute exceeds the limit by
+more than a sixth.
+
+The time comes from the clock of each caller. If the stored time is more than a minute ahead of the next caller's clock,
+the next caller's time replaces it. So a fast clock makes no other caller wait. But each time that a caller with a fast
+clock follows, the difference fills the buckets, even overdrawn ones.
 """
 
 from __future__ import annotations
@@ -25,9 +28,9 @@ class ModelLimits(BaseModel):
     """The limits of a provider for one key and one model.
 
     Attributes:
-        requests: Requests a minute; None for no limit.
-        tokens: Tokens a minute; None for no limit.
-        concurrency: Calls at the same time; None for no limit.
+        requests: Number of requests in a minute; None for no limit.
+        tokens: Number of tokens in a minute; None for no limit.
+        concurrency: Number of calls at the same time; None for no limit.
     """
 
     model_config = ConfigDict(frozen=True, defer_build=True, extra="forbid")
@@ -70,7 +73,7 @@ def acquire(
         limits: The limits.
         now: The time.
         call: The id of the call.
-        tokens: The estimated tokens of the call, which `release` corrects.
+        tokens: The estimated number of tokens of the call. `release` corrects the estimate.
         until: The latest time of the call's end.
 
     Returns:
@@ -101,14 +104,14 @@ def acquire(
 def release(
     allowance: BucketState | None, limits: ModelLimits, now: datetime, call: str, tokens: int, closed: float | None
 ) -> BucketState:
-    """Return the share of a call that has ended. A second return of the same share changes nothing.
+    """Release the share of a call that has ended. If the share was released before, the buckets do not change.
 
     Args:
         allowance: The state; None for limits that were not used yet.
         limits: The limits.
         now: The time.
         call: The id of the call.
-        tokens: The estimated tokens minus the used tokens; below 0 if the call used more.
+        tokens: The estimated number of tokens minus the used number; below 0 if the call used more.
         closed: Seconds for which the provider asked all callers to wait; None if the provider did not ask.
 
     Returns:

@@ -37,8 +37,8 @@ __all__ = [
 ]
 
 _RAW_RESULT_SHARE = 2
-"""Raw results may use the size of the largest event, divided by this number, because the last commit of a workflow may
-contain the last result twice: as a result and in the answer.
+"""Raw results may be as large as the largest event, divided by this number. The reason is that the last commit of a
+workflow can contain the last result twice: as a result and in the answer.
 """
 
 
@@ -73,7 +73,7 @@ def failure_answer(state: State) -> str:
 
 
 def request_ruling(decision: Decision) -> bool:
-    """Request decisions on contradictions, if results contradict, the judge is live, and no limit was reached."""
+    """Ask the judge about contradictions. Return False without contradictions or a live judge, or after a limit."""
     state = decision.state
     if state.reached_limit or state.judge is None or decision.card(state.judge) is None:
         return False
@@ -85,14 +85,14 @@ def request_ruling(decision: Decision) -> bool:
 
 
 def request_synthesis(decision: Decision) -> None:
-    """Request an answer from the results and the decisions of the judge."""
+    """Request the answer from the synthesizer. Without a synthesizer, the raw results are the answer."""
     state = decision.state
     strategy = state.strategy
     synthesizer = None if isinstance(strategy, Pipeline) else strategy.synthesizer
     if synthesizer is None:
         return end_workflow(decision, final_phase(state), raw_results(decision))
-    # If each task has a different subject, different values of a field may not contradict. A team with such tasks sets
-    # judge=None, so the synthesizer receives no contradictions.
+    # If each task has a different subject, different values of a field are often no contradiction. A team with such
+    # tasks sets judge=None, so its synthesizer receives no contradictions. In a fan-out, all tasks have one subject.
     contradict = isinstance(strategy, FanOut) or state.judge is not None
     return dispatch_synthesizer(decision, synthesizer, find_result_conflicts(state) if contradict else ())
 
@@ -104,7 +104,7 @@ def find_result_conflicts(state: State) -> tuple[str, ...]:
 
 
 def dispatch_synthesizer(decision: Decision, synthesizer: str, contradictions: tuple[str, ...] = ()) -> None:
-    """Dispatch the synthesizer with the gaps, the contradictions and the decisions."""
+    """Dispatch the synthesizer with the gaps, the contradictions and the decisions of the judge."""
     state = decision.state
     plan = state.plan or Plan()
     asked = SynthesizerInput(
@@ -127,7 +127,7 @@ def apply_synthesis(decision: Decision, result: Result) -> None:
 
 
 def raw_results(decision: Decision) -> JsonValue:
-    """Return the outputs of the tasks: a single output, or each output under its task's id."""
+    """Return the outputs by task id, or a single output unchanged. For too large outputs, return a sentence."""
     state = decision.state
     done = {
         task.id: task.result.output
@@ -150,7 +150,7 @@ def final_phase(state: State) -> Phase:
 
 
 def failure_summary(state: State) -> list[str]:
-    """Return the reason of each failed task, one line each."""
+    """Return a list with one line for each failed task: its id and the reason for the failure."""
     return [
         f"{task.id}: {task.error.message}"
         for task in state.plan_tasks()

@@ -30,11 +30,11 @@ __all__ = [
     "start_probe",
 ]
 
-_MAX_OPEN_S = 300.0  # an agent that was repaired is probed within five minutes
+_MAX_OPEN_S = 300.0  # longest pause before a probe, in seconds: a repaired agent is probed within five minutes
 
 _WORKER_LOST_KINDS = frozenset({ErrorKind.CRASHED, ErrorKind.TIMEOUT})
-"""Errors for an attempt without an answer of the agent. These errors count against the agent, even if the task is not
-retried."""
+"""Kinds of errors of an attempt that the agent did not answer. These errors count against the agent, even if the task
+is not retried."""
 
 
 class Circuit(Frozen):
@@ -63,7 +63,7 @@ class Circuits(Frozen):
 def is_agent_fault(error: AttemptError) -> bool:
     """Return True if a failed attempt counts against its agent.
 
-    An error that the task causes does not count: a new attempt would not help, or the output failed a check.
+    An error that the task causes does not count. Such an error is not retryable, or the output has failed a check.
     """
     return (error.retryable and error.kind != ErrorKind.INSUFFICIENT) or error.kind in _WORKER_LOST_KINDS
 
@@ -77,12 +77,12 @@ def open_circuits(circuits: Mapping[str, Circuit], alive: Collection[str], now: 
 
 
 def probe_id(workflow_id: str, task_id: str, attempt: int) -> str:
-    """Return the id of an attempt as a probe."""
+    """Return the id of an attempt that is a probe."""
     return f"{workflow_id}/{task_id}/{attempt}"
 
 
 def open_circuit(circuits: Circuits, agent: str, now: datetime, seconds: float) -> Circuits:
-    """Open the circuit of `agent` for `seconds`, doubled for each opening since the circuit was last closed."""
+    """Open the circuit of `agent` for `seconds`. Each further opening in a row lasts twice as long, within a bound."""
     before = circuits.agents.get(agent)
     times = before.open_count + 1 if before else 1
     pause = min(seconds * 2 ** (times - 1), max(_MAX_OPEN_S, seconds))

@@ -78,7 +78,7 @@ class RequestReceived:
 
 @dataclass(frozen=True, slots=True)
 class RequestRefused:
-    """An unreadable request. The workflow of the request ends at once, with an outcome that names the fault."""
+    """A refused request, such as an unreadable one. Its workflow ends at once, with an outcome that names the fault."""
 
     admission: Admission
     error: AttemptError
@@ -88,7 +88,7 @@ class RequestRefused:
 
 @dataclass(frozen=True, slots=True)
 class ResultReceived:
-    """A result of an agent, for the attempt in the result. The decision may ignore the result.
+    """A result of an agent for one attempt. A decision can ignore a result, for example of an old attempt.
 
     Attributes:
         event_id: The id of the event.

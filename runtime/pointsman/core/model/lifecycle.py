@@ -157,12 +157,12 @@ TASK_MOVES: Mapping[TaskStatus, frozenset[TaskStatus]] = {
             TaskStatus.EXPANDED,  # only by a replay of the dead letter of an item's task
         }
     ),  # only by a replay of its dead letter, or when the workflow is resumed
-    TaskStatus.SKIPPED: frozenset({TaskStatus.WAITING}),  # only when the failed task is reopened, or by a resume
+    TaskStatus.SKIPPED: frozenset({TaskStatus.WAITING}),  # only when a failed dependency is reopened, or by a resume
     TaskStatus.SUCCEEDED: frozenset(
         {
-            TaskStatus.FAILED,  # only an output that is refused permanently, such as a plan
-            TaskStatus.WAITING,  # only a team's result with gaps, when the workflow is resumed
-            TaskStatus.EXPANDED,  # only a task with `for_each` and failed items, when the workflow is resumed
+            TaskStatus.FAILED,  # only if the output, such as a plan, is refused permanently
+            TaskStatus.WAITING,  # only if the result of a team has gaps, and the workflow is resumed
+            TaskStatus.EXPANDED,  # only if items of a task with `for_each` have failed, and the workflow is resumed
         }
     ),
     TaskStatus.ABANDONED: frozenset(

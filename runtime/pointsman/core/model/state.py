@@ -47,7 +47,7 @@ __all__ = [
 ValueT = TypeVar("ValueT", "State", "Task")
 
 _MAX_TASK_ID_CHARS = 64
-"""Longest task id, in characters, because a task id is a token of a subject."""
+"""Longest task id, in characters. A task id is a token of a subject, and a token may not be longer."""
 
 NO_USAGE = Usage()
 NO_PLAN_USAGE = PlanUsage()
@@ -94,10 +94,10 @@ class Task:
     definition: PlannedTask | None = None
     """The task as planned, if the plan gives the task a condition, a list of items, or fields from results."""
     item_of: str = ""
-    """The task with `for_each` whose item this task does."""
+    """The id of the task with `for_each`, if this task does one of its items."""
     item_index: int = 0
     items: tuple[str, ...] = ()
-    """The tasks of the items of a task with `for_each`."""
+    """The ids of the tasks for the items, if this task has `for_each`."""
     intentionally_skipped: bool = False
     """True if a false condition skipped the task or its dependency. Then the task is not a gap of the answer."""
     needs_approval: bool = False
@@ -109,7 +109,7 @@ class Task:
     answers: tuple[Answer, ...] = ()
     """The answers of persons to the questions of earlier attempts."""
     messages: int = 0
-    """Number of the messages in the handoff of the current attempt: all messages to the workflow at the dispatch."""
+    """Number of messages in the handoff of the current attempt. These are all messages before its dispatch."""
     asking_attempts: tuple[int, ...] = ()
     """The attempts that ended with a question."""
     team: bool = False
@@ -132,7 +132,7 @@ class Task:
 
     @property
     def held(self) -> bool:
-        """True if the task waits because no agent may receive the task."""
+        """True if the task waits for a live agent whose circuit allows work."""
         return self.status is TaskStatus.HELD
 
     @property
@@ -238,8 +238,8 @@ class State:
     """Tasks and re-plans that child teams have used. If a result states no usage, the whole budget of the attempt
     counts."""
     ignored_events: NameSet = frozenset()
-    """Ids of events that were applied or ignored, and must not be applied again: ignored results, replays and
-    answers."""
+    """Ids of events that must have no effect if they arrive again: ignored results, and commands that were applied or
+    ignored."""
     outcome: Outcome | None = None
     """The outcome of the present round; None while the round runs."""
     commits: int = 0
@@ -254,7 +254,8 @@ class State:
     start_pending: bool = False
     """True if the round begins without a plan, and no task of the round was added yet."""
     refused: bool = False
-    """True if the request could not be read. Such a workflow cannot be resumed."""
+    """True if the request was refused, for example because it could not be read. A refused workflow cannot be
+    resumed."""
 
     @property
     def ended(self) -> bool:
@@ -340,7 +341,7 @@ def copy_with(value: ValueT, **changes: object) -> ValueT:
 
 
 def usage_bounds(state: State) -> Mapping[str, tuple[float, float]]:
-    """Return the used amount and the bound of calls, tokens and cost, for each that has a bound."""
+    """Return the used amount and the bound of calls, tokens and cost. An amount without a bound is left out."""
     limits = state.limits
     if state.budget is None and limits.calls is None and limits.tokens is None and limits.cost is None:
         return {}

@@ -43,7 +43,7 @@ def accept_plan(decision: Decision, plan: Plan, *, revision: int | None = None, 
     """Accept a valid plan: add its tasks to the workflow, and start the tasks without dependencies.
 
     A team with `approve_plan` requests an approval first. A plan above the quota of tasks ends the workflow. The quota
-    is checked here, because only the plan of a planner was checked before.
+    is checked here for plans from other sources than a planner. A planner's plan was checked before.
 
     Args:
         decision: The decision in progress.
@@ -192,7 +192,7 @@ def route_to_fallback(decision: Decision) -> bool:
 
 
 def _route_request(decision: Decision, chosen: Sequence[SelectedAgent], unserved: str = "") -> None:
-    """Give the request to the selected agents; if several are selected, to the planner of `escalate`, if any."""
+    """Give the request to the selected agents. If there are several and `escalate` is set, request a plan instead."""
     state = decision.state
     chosen = list({(each.agent or None, each.agent or each.skill): each for each in reversed(chosen)}.values())[::-1]
     if len(chosen) > 1 and isinstance(state.strategy, Router) and state.strategy.escalate is not None:

@@ -59,7 +59,7 @@ def planner_questions(state: State, task: Task, output: JsonValue) -> tuple[Ques
 
 
 def plan_problems(decision: Decision, plan: Plan) -> tuple[str, ...]:
-    """Return the problems of `plan` with the live agents and the current state."""
+    """Return the problems of `plan`, which is checked against the live agents and the current state."""
     state = decision.state
     if plan.questions:
         return (_NO_QUESTIONS_MESSAGE,)

@@ -35,12 +35,12 @@ def request_plan(
         decision: The decision in progress.
         strategy: The strategy with the planner.
         problems: The problems of the last plan, for a repair.
-        reason: The reason for a new plan.
+        reason: The reason for a re-plan; empty for the first plan or a repair.
         only: The agents that the plan may use; None for all eligible agents.
     """
     state = decision.state
     work = list(state.plan_tasks())
-    asked_again = state.replans + (1 if state.phase is Phase.RUNNING else 0)  # including this plan
+    asked_again = state.replans + (1 if state.phase is Phase.RUNNING else 0)  # number of re-plans, including this one
     asked = PlannerInput(
         request=state.input,
         agents=available_agents(decision, only),

@@ -18,8 +18,8 @@ __all__ = ["awaits_summary", "conversation", "thread_summary"]
 def awaits_summary(decision: Decision) -> bool:
     """Return True while the summarizer works. If the summarizer is live, the first call requests the summary.
 
-    If no new summary is written, the workflow begins with the earlier summary, so its agents do not receive the turns
-    between this summary and the newest turns.
+    If no new summary is written, the workflow begins with the earlier summary and the newest turns. Its agents then do
+    not receive the turns between them.
     """
     state = decision.state
     if state.thread is None or not state.thread.overflow or state.summarizer is None:

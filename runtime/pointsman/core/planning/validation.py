@@ -20,8 +20,8 @@ from pointsman_schemas.unknown_fields import find_unknown_fields
 __all__ = ["MAX_RAW_CHARS", "check_plan", "raw_text", "read_plan", "read_selection", "readable_tasks"]
 
 MAX_RAW_CHARS = 4_000
-"""Length of a refused plan in its log entry, in characters. A longer plan is cut, because the beginning shows the
-fault, and a longer text would fill the log."""
+"""Largest length of a refused plan in its log entry, in characters. A longer plan is cut, because its beginning usually
+shows the fault, and longer texts would fill the log."""
 
 _MAX_PROBLEMS = 20
 """Largest number of reported problems. More problems would only fill the log and the prompt of the planner."""
@@ -104,11 +104,11 @@ def check_plan(
     Args:
         plan: The plan.
         agents: The names of the agents that the plan may use.
-        limits: The limits of the number of tasks and of the longest chain.
+        limits: The limits. `tasks` bounds the number of tasks, and `depth` bounds the longest chain of dependencies.
         existing: The started tasks of the workflow, by id. The value is True if a new task may depend on the started
             task.
         skills: The skills of `agents`.
-        allow_expressions: True if tasks may have `when`, `for_each` and `input_from`, as in the plan of an author.
+        allow_expressions: True if tasks may have `when`, `for_each` and `input_from`, as in the fixed plan of a team.
 
     Returns:
         The problems.
