@@ -80,17 +80,17 @@ __all__ = [
 ]
 
 MAX_ERROR_CHARS = 500
-"""Characters of an exception's text that an event contains: enough for the cause, and few compared with an event."""
+"""Maximum number of characters of an exception's text in an event. The cause fits, and an event may be far larger."""
 
 
 class ConfigurationError(PointsmanError):
-    """Settings, a team file, an agent definition or an existing stream does not fit. The message names the change."""
+    """Settings, a team file, an agent definition or an existing stream does not fit. The message has the correction."""
 
     kind = "configuration"
 
 
 class PermissionDeniedError(ConfigurationError):
-    """The broker does not permit the user to use a subject. The message has the broker's text, the subject and user."""
+    """The broker does not permit the user to use a subject. The message has the broker's text with subject and user."""
 
     kind = "permission_denied"
 
@@ -108,7 +108,7 @@ class PeerError(PointsmanError):
 
 
 class BusUnavailableError(PeerError):
-    """The broker cannot be reached or did not answer in time. No loss of messages is known."""
+    """The broker cannot be reached or did not answer in time. This error does not mean that messages are lost."""
 
     kind = "bus_unavailable"
 
@@ -123,7 +123,10 @@ class ConnectionRejectedError(BusUnavailableError):
 
 
 class PublishOutcomeUnknownError(BusUnavailableError):
-    """A publish was not acknowledged in time. The message may have been stored: read the subject again, then decide."""
+    """A publish was not acknowledged in time, so the message may have been stored.
+
+    Read the subject before you publish the message again.
+    """
 
     kind = "publish_outcome_unknown"
 
@@ -147,14 +150,14 @@ class ModelError(PeerError):
     """A model provider failed.
 
     Args:
-        message: The cause, and advice.
+        message: The cause, and what to do.
         retryable: True if the same call may succeed later.
         retry_after: Seconds to wait before the next call, as the provider requests; None without such a request.
         status: The HTTP status of the answer; None without an answer.
         kind: The kind of the error, such as `context_overflow`; None for `provider_error`.
         usage: The tokens of a call that failed after it began; None if nothing was used.
-        adapted: The change of the next request, if the provider refused a parameter. The next call may be made at
-            once. Empty if the next request would not change.
+        adapted: If the provider refused a parameter, the change that the next request will have. The next call may then
+            be made at once. Empty if the next request would be the same.
     """
 
     kind = "provider_error"
@@ -276,7 +279,7 @@ def describe_error(error: BaseException) -> str:
         error: The exception.
 
     Returns:
-        The message. The name of a type that Pointsman does not define comes before the message.
+        The message. If Pointsman does not define the type of the exception, the type's name comes before the message.
     """
     text = error_text(error)
     if not isinstance(error, PointsmanError):
@@ -287,7 +290,7 @@ def describe_error(error: BaseException) -> str:
 def error_text(error: BaseException) -> str:
     """Return the message of an exception without its type, in a text that is short enough for every event.
 
-    This function hides secrets, so events, dead letters, logs and commands show the same text.
+    Secrets are hidden in the text. Events, dead letters, logs and commands show the text of this function.
 
     Args:
         error: The exception.

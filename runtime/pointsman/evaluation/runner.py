@@ -27,8 +27,8 @@ from pointsman_schemas.strict_json import as_json_value, compact_json, dump, par
 __all__ = ["NO_AGENT", "Case", "CaseResult", "EvaluationReport", "Suite", "evaluate", "load_suite"]
 
 NO_AGENT = "(none)"
-"""Entry of the confusion table in place of an agent: the used agent if an expected agent was not used, or the expected
-agent if a used agent was not expected."""
+"""Name in the confusion table for a missing agent. It stands for the used agent if an expected agent did not work and
+no other agent worked instead. It stands for the expected agent if one more agent worked than the case expects."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class CaseResult:
 
     Attributes:
         name: The name of the case; by default its number and the start of its input.
-        problems: The differences between the result and the labels, one sentence each.
+        problems: One sentence for each difference between the result and the labels.
         expected: The agents that the case expects; None if the case does not expect particular agents.
         agents_used: The agents that worked on the case.
         answer: The answer, or the output of the agent; None without an answer.
@@ -83,7 +83,7 @@ class EvaluationReport:
 
     @property
     def routing_accuracy(self) -> float | None:
-        """Share of the cases with expected agents in which exactly these agents worked; None without such cases."""
+        """Share of cases in which exactly the expected agents worked; None if no case expects particular agents."""
         labelled = [each for each in self.results if each.expected is not None]
         if not labelled:
             return None
@@ -159,7 +159,7 @@ class EvaluationReport:
 async def evaluate(suite: Suite, client: Client, *, parallel: int = 8) -> EvaluationReport:
     """Send every case of a suite and compare the results with the labels.
 
-    A case fails if it does not end within the suite's `timeout`. The problem then contains the time.
+    A case fails if it does not end within the suite's `timeout`. Its `problems` then name the timeout.
 
     Args:
         suite: The cases, and the team or agent that receives them.

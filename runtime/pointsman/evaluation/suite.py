@@ -19,17 +19,17 @@ from pointsman_schemas.strict_json import as_json_value, describe, parse_json
 __all__ = ["Case", "Check", "Suite", "load_suite"]
 
 Check: TypeAlias = Callable[[Any], object]
-"""Function that judges the `Outcome` of a team, or the `Result` of an agent. The function may be async. It rejects the
-result by False, by a text or by an AssertionError."""
+"""Function that judges the `Outcome` of a team, or the `Result` of an agent. The function may be async. To reject the
+result, the function returns False or the problem as a text, or raises an AssertionError."""
 
 
 class Case(BaseModel):
     """A request and its labels. Labels that are not given are not compared.
 
-    Exactly the agents in `agents` must work on the request. `answer` is the golden answer. A text or a value must be
-    equal except for case and white space. The fields of an object must be equal, and the answer may have more fields.
-    `contains` are texts that the answer must contain, in upper or lower case. `status` is the final status. `check` is
-    a Python function, or its name as `module:function`.
+    Exactly the agents in `agents` must work on the request. `answer` is the expected answer. If `answer` is an object,
+    its fields must be equal in the real answer, which may have more fields. Any other `answer` must be equal except for
+    white space and for upper and lower case. `contains` are texts that the real answer must contain, in upper or lower
+    case. `status` is the expected final status. `check` is a Python function, or its name as `module:function`.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
@@ -73,8 +73,8 @@ class Case(BaseModel):
 class Suite(BaseModel):
     """Labelled requests for `team` or for `agent`.
 
-    `target` is the `module` or `file.py` that `--embedded` runs. `threshold` is the share of cases that must pass, from
-    0 to 1, by default 1. `timeout` is the limit of each case in seconds, by default 120.
+    `target` is the `module` or `file.py` that `pointsman eval --embedded` runs. `threshold` is the share of cases
+    that must pass, from 0 to 1, by default 1. `timeout` is the limit of each case in seconds, by default 120.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

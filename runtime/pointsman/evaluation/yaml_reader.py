@@ -1,4 +1,4 @@
-"""Read YAML strictly. Refuse a repeated key, and plain text that YAML would read as a value of a different type."""
+"""Read YAML strictly. Refuse a repeated key, and unquoted text that YAML would read as a value of a different type."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _JSON_FORMS: Final = {
     "int": re.compile(r"[-+]?(0|[1-9][0-9]*)"),
     "float": re.compile(r"[-+]?(0|[1-9][0-9]*)?(\.[0-9]+)?([eE][-+]?[0-9]+)?"),
 }
-"""The plain forms of a type that are accepted, because YAML and JSON read them as the same value."""
+"""By type, the unquoted forms that are accepted, because YAML and JSON read such a form as the same value."""
 
 _EXPONENT: Final = re.compile(r"[-+]?[0-9.]+[eE][-+]?[0-9]+")
 
 _TYPES_OF_PLAIN_TEXT: Final = {
-    "bool": "a boolean, and only `true` and `false` are clear",
+    "bool": "a boolean, but accepts only `true` and `false` as booleans",
     "int": "a number in another notation",
     "float": "a number in another notation",
     "timestamp": "a date",
@@ -39,7 +39,7 @@ def read_yaml(text: bytes) -> Any:
         The value.
 
     Raises:
-        yaml.YAMLError: The text is not YAML, has a key twice in one mapping, or has a plain scalar such as `NO`,
+        yaml.YAMLError: The text is not YAML, has a key twice in one mapping, or has an unquoted value such as `NO`,
             `12:30`, `010` or `2026-01-31`, which YAML does not read as text.
     """
     loader = _Loader(text)

@@ -1,6 +1,6 @@
 """Admit requests.
 
-Check the host, the key or token, the size of the body, and the rate and open requests of the caller.
+Check the host, the key or token, the size of the body, the caller's rate, and the number of the caller's open requests.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class Access:
         return "" if self._open and caller.name == LOCAL_CALLER else caller.name
 
     def _check_room(self, name: str) -> None:
-        """Refuse a request if the name has too many open requests, so each caller leaves room for other callers."""
+        """Refuse a request if the name has too many open requests, so that other callers can still send requests."""
         most = self._context.settings.gateway_caller_requests
         if name and self._open_requests[name] >= most:
             whose = "senders of webhooks have" if name == _SENDERS else f"{name} has"

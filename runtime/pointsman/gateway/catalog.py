@@ -29,13 +29,13 @@ _POLL_INTERVAL_S = 0.1
 class AgentPage(BaseModel):
     """The live agents."""
 
-    agents: list[AgentView] = Field(description="The agents, by name.")
+    agents: list[AgentView] = Field(description="The agents, sorted by name.")
 
 
 class TeamPage(BaseModel):
     """The teams that the caller may use."""
 
-    teams: list[TeamView] = Field(description="The teams, by name.")
+    teams: list[TeamView] = Field(description="The teams, sorted by name.")
 
 
 @router.get("/agents", summary="List agents", responses=problems())
@@ -61,7 +61,9 @@ async def get_team(
     for team in await teams_of(context, caller):
         if team.name == name:
             return team
-    raise NotFoundError(f"no team {name!r} of yours has a live supervisor; GET /v1/teams lists your live teams")
+    raise NotFoundError(
+        f"there is no team {name!r} with a live supervisor that you may use; GET /v1/teams lists these teams"
+    )
 
 
 async def teams_of(context: Context, caller: Caller) -> list[TeamView]:
@@ -72,7 +74,7 @@ async def teams_of(context: Context, caller: Caller) -> list[TeamView]:
         caller: The caller.
 
     Returns:
-        The teams, by name.
+        The teams, sorted by name.
     """
     by_name = group_by_name(card for card in await context.client.operations.teams() if caller.may_use(card.name))
     return [
@@ -110,7 +112,9 @@ async def is_known_team(context: Context, team: str) -> bool:
 
 
 async def unserved_warning(context: Context, caller: Caller, team: str) -> str | None:
-    """Return a warning for a caller if the team of the stored request may not exist.
+    """Return a warning for a caller if the team of a stored request has no live supervisor and no known workflow.
+
+    Such a team may be a misspelt name.
 
     Args:
         context: The parts of the gateway.
@@ -118,7 +122,7 @@ async def unserved_warning(context: Context, caller: Caller, team: str) -> str |
         team: The team of the request.
 
     Returns:
-        The warning, with a team of a similar name; None for a team with a workflow in the index or a live supervisor.
+        The warning, with the most similar name of a known team. None if the team is known.
     """
     if team in context.index.teams:
         return None
@@ -133,5 +137,5 @@ async def unserved_warning(context: Context, caller: Caller, team: str) -> str |
     meant = f"; did you mean {similar[0]}?" if similar else "."
     return (
         f"the team {team!r} has no live supervisor and no known workflow{meant} The request waits until a supervisor "
-        f"of the team {team!r} starts; GET /v1/teams lists your live teams"
+        f"of the team {team!r} starts; GET /v1/teams lists the teams that have a live supervisor"
     )

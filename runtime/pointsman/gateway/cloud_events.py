@@ -1,4 +1,7 @@
-"""Receive CloudEvents over HTTP as requests to teams, in binary, structured or batch mode. Answer the handshake."""
+"""Receive CloudEvents over HTTP as requests to teams, in binary, structured or batch mode.
+
+Also answer the handshake, in which a sender of webhooks asks for permission to deliver events.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ _JSON_TYPE = re.compile(r"application/json|[a-z0-9.-]+/[a-z0-9.-]+\+json")
 _HOP_EXTENSIONS = frozenset({"traceparent", "tracestate", "knativearrivaltime"})
 """Extensions that the gateway ignores.
 
-They differ between deliveries of one event, but each delivery of the event must be the same request.
+These extensions differ between deliveries of one event, but all deliveries of the event must be one request.
 """
 
 TeamPath = Annotated[str, Path(pattern=TOKEN_PATTERN, description="The team that is to serve the event.")]
@@ -118,8 +121,8 @@ _BODIES = {
     summary="Deliver CloudEvents",
     description="Store a CloudEvent as a request to a team. In binary mode, the headers `ce-id`, `ce-source`, "
     "`ce-type`, `ce-specversion` and the `ce-` headers of other attributes describe the body. The body "
-    "may have any content type. A repeated event with the same id and source is the same workflow. The "
-    "answer to a batch is 200 if every event was accepted. Otherwise, `errors` of the problem lists the "
+    "may have any content type. A repeated event with the same id and source starts no second workflow. "
+    "The answer to a batch is 200 if every event was accepted. Otherwise, `errors` of the problem lists the "
     "refused events. Then deliver the refused events or the whole batch again.",
     response_class=Response,
     response_model=None,
@@ -187,7 +190,7 @@ async def allow_deliveries(
 
 
 def _mode_of(request: Request) -> tuple[Literal["binary", "structured", "bare", "batch"], str]:
-    """Return the mode of a request and the content type of its body. A body in the mode `bare` is JSON of any kind."""
+    """Return the mode of a request and the content type of its body. In the mode `bare`, the body may be any JSON."""
     given = request.headers.get("content-type", "")
     kind, charset = _content_type(given)
     if kind.startswith("application/cloudevents"):
@@ -340,7 +343,10 @@ def _refusal(index: int, value: JsonValue, problem: ProblemError) -> dict[str, A
 
 
 def _batch_problem(refused: Sequence[tuple[ProblemError, dict[str, Any]]], total: int) -> ProblemError:
-    """Return the problem of a batch. If one event got 500, 503 or 429, the batch gets it, so the sender tries again."""
+    """Return the problem of a batch.
+
+    If an event got the status 500, 503 or 429, the batch gets the same status, so that the sender tries again.
+    """
     found = {problem.status for problem, _ in refused}
     status = next((each for each in (500, 503, 429) if each in found), min(found) if len(found) == 1 else 422)
     waits = [int((problem.headers or {}).get("retry-after", 0)) for problem, _ in refused]

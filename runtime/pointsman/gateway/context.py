@@ -38,8 +38,8 @@ from pointsman_schemas.log import WorkflowEnded
 
 _FEED_WAIT_S = 60.0  # seconds of one wait for a message of the feed; the wait is repeated
 _ENDED = b'"workflow_ended"'
-# new endpoints and secrets of one caller in an hour; the number is limited, because a deleted entry leaves a marker in
-# the bucket
+# maximum number of webhook endpoints and secrets that one caller may add in an hour; it is limited, because an endpoint
+# that is deleted later still leaves a marker in the bucket
 _MAX_CHANGES = 60
 
 __all__ = ["CallerArg", "Context", "ContextArg", "Submitted", "check_metadata", "derived_key"]
@@ -48,7 +48,10 @@ _log = get_logger(__name__)
 
 
 class Submitted(NamedTuple):
-    """A workflow whose request was published; `known` is True if the idempotency key may name an earlier request."""
+    """A workflow whose request was published.
+
+    `known` is True if the request has an idempotency key, because the workflow may then be older than this request.
+    """
 
     workflow: Workflow
     known: bool
@@ -95,7 +98,7 @@ class Context:
             group.create_task(self.keys.run())
 
     def charge_change(self, caller: Caller) -> None:
-        """Count a new endpoint or secret of a caller.
+        """Count a new webhook endpoint or secret of a caller.
 
         The endpoint or secret counts even if it is deleted later, because a deletion leaves a marker in the bucket.
 
@@ -235,7 +238,7 @@ class Context:
         """
         with self.new_work(caller, workflow.team):
             await workflow.resume(reason, actor=caller.name)
-            # counted as running here until the new round is in the log
+            # the index counts the workflow as running when the new round is in the log; until then, count it here
             self.index.callers.submitted(caller.name, workflow.id)
 
     @contextmanager
@@ -269,7 +272,7 @@ class Context:
 
         Args:
             submitted: The workflow.
-            timeout: The longest wait, in seconds; None means no bound.
+            timeout: The longest wait, in seconds; None to wait without a limit.
 
         Returns:
             The outcome.
@@ -351,7 +354,7 @@ def _outcome_of(stored: StoredMessage) -> Outcome | None:
 
 
 def _not_found(workflow: str) -> str:
-    return f"there is no workflow {workflow!r} of yours; GET /v1/workflows lists your workflows"
+    return f"you have no workflow {workflow!r}; GET /v1/workflows lists your workflows"
 
 
 def check_metadata(metadata: Mapping[str, JsonValue]) -> None:

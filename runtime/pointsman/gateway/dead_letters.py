@@ -25,17 +25,19 @@ class LetterQuery(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     origin: Annotated[str, Field(pattern=TOKEN_PATTERN)] | None = Field(
-        default=None, description="Only of this agent or team."
+        default=None, description="Only dead letters of this agent or team."
     )
     workflow_id: Annotated[str, Field(pattern=TOKEN_PATTERN)] | None = Field(
-        default=None, description="Only of this workflow."
+        default=None, description="Only dead letters of this workflow."
     )
     kind: Annotated[str, Field(min_length=1, max_length=100)] | None = Field(
-        default=None, description="Only of this kind of error."
+        default=None, description="Only dead letters with this kind of error."
     )
-    since: Timestamp | None = Field(default=None, description="Only written at this time or later.")
-    until: Timestamp | None = Field(default=None, description="Only written before this time.")
-    limit: int = Field(default=100, ge=1, le=1_000, description="The greatest number of dead letters.")
+    since: Timestamp | None = Field(
+        default=None, description="Only dead letters that were written at this time or later."
+    )
+    until: Timestamp | None = Field(default=None, description="Only dead letters that were written before this time.")
+    limit: int = Field(default=100, ge=1, le=1_000, description="Largest number of dead letters in the list.")
 
 
 @router.get("", summary="List dead letters", responses=problems())

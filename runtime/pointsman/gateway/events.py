@@ -54,13 +54,13 @@ class PlannedTaskView(BaseModel):
     """A task of a plan."""
 
     id: str = Field(description="The task.")
-    agent: str = Field(description="The agent of the task; empty for a skill.")
+    agent: str = Field(description="The agent of the task; empty if the task names a skill.")
     intent: str = Field(description="The task in one or two sentences.")
     depends_on: list[str] = Field(description="The tasks that must end before this task.")
 
 
 class WorkflowEvent(BaseModel):
-    """The data of an event of a workflow. Each type sets other fields."""
+    """The data of an event of a workflow. The type of the event decides which fields are set."""
 
     type: str = Field(
         description="The type: a kind of log entry, such as `workflow_started`, `plan_accepted`, `task_dispatched`, "
@@ -86,7 +86,7 @@ class WorkflowEvent(BaseModel):
     until: AwareDatetime | None = Field(default=None, description="Time of the next check of a held task.")
     not_before: AwareDatetime | None = Field(default=None, description="Earliest time of the next attempt.")
     deadline: AwareDatetime | None = Field(default=None, description="Time after which the attempt has failed.")
-    unmet_dependency: str | None = Field(default=None, description="The task that did not succeed.")
+    unmet_dependency: str | None = Field(default=None, description="The dependency that did not succeed.")
     cause: str | None = Field(default=None, description="The cause of an abandoned task or an ignored result.")
     question: str | None = Field(default=None, description="The id of the question.")
     about: str | None = Field(default=None, description="The subject of the question.")
@@ -101,7 +101,7 @@ class WorkflowEvent(BaseModel):
     kind: str | None = Field(
         default=None, description="For `progress`: `progress`, `tool`, `chat` or the name of an event."
     )
-    name: str | None = Field(default=None, description="For `progress`: the tool, the model or the name.")
+    name: str | None = Field(default=None, description="For `progress`: the tool, the model or the event.")
     text: str | None = Field(default=None, description="For `text`, `progress` and `message_received`: the text.")
     call: str | None = Field(default=None, description="For `text`: the id of the model call that writes the text.")
     offset: int | None = Field(

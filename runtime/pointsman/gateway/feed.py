@@ -19,7 +19,7 @@ from pointsman_schemas.subjects import Subjects
 
 __all__ = ["LogFeed", "StreamResetError", "Subscription"]
 
-_MAX_QUEUED = 32  # messages queued for one subscriber; a subscriber reads further messages from the log
+_MAX_QUEUED = 32  # maximum number of queued messages of one subscriber, which reads further messages from the log
 
 
 class StreamResetError(Exception):
@@ -66,7 +66,8 @@ class Subscription:
     def post(self, item: StoredMessage | Progress | Delta) -> None:
         """Add a message.
 
-        If the queue is full, drop the message; the subscriber must then read messages of the log again.
+        If the queue is full, the message is dropped. The subscriber then reads a dropped message of the log from the
+        log. A dropped report or text is lost.
 
         Args:
             item: The message.

@@ -29,7 +29,7 @@ class HookEntry(BaseModel):
     team: TeamName = Field(description="The team that serves the deliveries.")
     form: HookForm = Field(default="standard", description="The form of the signature.")
     secrets_env: str = Field(min_length=1, description="The environment variable with the secrets.")
-    caller: Token | None = Field(default=None, description="The caller. Default: `hook-` and the name.")
+    caller: Token | None = Field(default=None, description="The caller. Default: `hook-` and the webhook's name.")
 
 
 class Hook(NamedTuple):

@@ -18,7 +18,7 @@ __all__ = ["MAX_AGE_S", "is_stale", "is_verified", "missing_header"]
 MAX_AGE_S = 300
 """Greatest difference between the time of a delivery and the clock, in seconds.
 
-Standard Webhooks, Slack and Stripe recommend this value. GitHub signs no time, so its deliveries have no such bound.
+Standard Webhooks, Slack and Stripe recommend this value. GitHub signs no time, so its deliveries are never too old.
 """
 
 _HEADERS: Mapping[HookForm, tuple[str, ...]] = {

@@ -25,7 +25,7 @@ __all__ = ["router"]
 router = APIRouter(prefix="/v1/hooks", tags=["events"])
 
 _FORM_TYPE = "application/x-www-form-urlencoded"
-_MAX_FIELDS = 100  # fields of a form
+_MAX_FIELDS = 100  # maximum number of fields of a form
 _BODY = {"required": True, "content": {"application/json": {"schema": {"description": "The body of the sender."}}}}
 
 
@@ -34,7 +34,7 @@ _BODY = {"required": True, "content": {"application/json": {"schema": {"descript
     status_code=202,
     summary="Deliver a signed webhook",
     description="Store a delivery of a configured webhook as a request to its team. The signature replaces a key. A "
-    "repeated delivery is the same workflow.",
+    "repeated delivery starts no second workflow.",
     response_class=Response,
     response_model=None,
     openapi_extra={"requestBody": _BODY, "security": []},
@@ -61,7 +61,7 @@ async def deliver_webhook(
     if (missing := missing_header(hook.form, headers)) is not None:
         raise _refused(f"the header {missing} is missing")
     if is_stale(hook.form, headers, time()):
-        raise _refused(f"the time of the delivery and the clock of the gateway differ by more than {MAX_AGE_S} s")
+        raise _refused(f"the time of the delivery is not valid, or differs from the clock by more than {MAX_AGE_S} s")
     body = await request.body()
     if not is_verified(hook, headers, body):
         raise _refused("no signature of the delivery was made with a secret of this webhook")

@@ -14,7 +14,7 @@ CURSOR_PATTERN = "^[0-9]{1,18}$"
 DIGEST_PATTERN = "^[0-9a-f]{64}$"
 EVENT_ID_PATTERN = r"^[0-9]{1,18}\.[0-9]{1,9}$"
 
-_MAX_PARTS = 5  # most invalid parts that a problem lists
+_MAX_PARTS = 5  # maximum number of invalid parts that a problem lists
 _FORMS = {
     TOKEN_PATTERN: "a name is expected, of 1 to 64 letters, digits, - and _",
     FILE_ID_PATTERN: "the id of an upload is expected; POST /v1/files returns this id",
@@ -34,7 +34,8 @@ def invalid_parts(errors: Sequence[Mapping[str, Any]], body: object, content_typ
         content_type: The content type of the request.
 
     Returns:
-        The first parts, each with its place (`at`) and the fault (`message`). Equal errors at one place are one part.
+        The first invalid parts, each with its place (`at`) and its fault (`message`). If a place has the same fault
+        twice, it is listed once.
     """
     parts = [{"at": ".".join(map(str, _place(each, body))), "message": _fault(each, content_type)} for each in errors]
     return list({tuple(each.values()): each for each in parts}.values())[:_MAX_PARTS]

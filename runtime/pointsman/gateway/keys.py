@@ -27,8 +27,8 @@ _log = get_logger(__name__)
 KEY_PREFIX = "pmk_"
 _ID_BYTES, _SECRET_BYTES = 6, 32
 RESERVED_PREFIX = "oidc-"
-"""The prefix of the names of callers with a token of an issuer. No key may have such a name, or the key could act as
-that caller."""
+"""The prefix of the name of each caller that uses a bearer token. A key must not have a caller with this prefix,
+because the key could then act as a caller with a token."""
 
 
 class ApiKey(BaseModel):
@@ -98,7 +98,7 @@ class KeyStore:
             The key and its text.
 
         Raises:
-            ConfigurationError: The caller has the name of a caller of an issuer.
+            ConfigurationError: The caller has the prefix of callers with bearer tokens.
             InvalidTokenError: The caller or a team is not a token.
         """
         if token(caller, "caller").startswith(RESERVED_PREFIX):

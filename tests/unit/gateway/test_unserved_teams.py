@@ -33,7 +33,7 @@ async def test_a_request_to_an_unknown_team_is_accepted_with_a_warning(monkeypat
     assert created["status"] == "queued"
     assert created["warning"] == (
         "the team 'crow' has no live supervisor and no known workflow; did you mean crew? The request waits until a "
-        "supervisor of the team 'crow' starts; GET /v1/teams lists your live teams"
+        "supervisor of the team 'crow' starts; GET /v1/teams lists the teams that have a live supervisor"
     )
     assert {each["warning"] for each in (read, batch, batch_read, schedule)} == {created["warning"]}
 

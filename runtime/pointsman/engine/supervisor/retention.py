@@ -40,13 +40,14 @@ __all__ = ["RetentionJob", "oldest_message", "retention_of"]
 
 _WORK_RETENTION = timedelta(days=7)
 """Retention of processed requests, controls, results and work. While a message is stored, a second copy of the message
-is refused, so this time is longer than a long weekend."""
+is refused. A sender may send the second copy only after a long weekend, so this time is longer than a weekend."""
 _BODY_RETENTION = timedelta(days=3)
-"""Maximum difference between the age of a body and the age of a message that refers to the body. A message may refer to
-a body that is up to a day old, a schedule may publish the message a day later, and one day is a margin."""
+"""Maximum time by which a body may be older than a message that refers to the body. A body may be one day old when its
+message is sent. A schedule may publish the message one day later. The third day is a margin."""
 _INTERVAL_S = 3600.0
 _BATCH_SIZE = 500
-"""Number of messages that one request deletes. The number is small, because the stream stores no message meanwhile."""
+"""Number of messages that one call of the broker deletes. The number is small, because the stream stores no new message
+during the deletion."""
 
 _WORKING_STREAMS: Sequence[StreamKind] = ("requests", "controls", "results", "work", "handoffs")
 _DISTANT_PAST, _NEVER = (moment.replace(tzinfo=UTC) for moment in (datetime.min, datetime.max))
@@ -57,7 +58,7 @@ RecordT = TypeVar("RecordT", Thread, Schedule)
 
 
 def retention_of(stream: StreamKind, retention_days: float) -> timedelta:
-    """Return the retention period of a stream. A log has at least the retention period of its work messages.
+    """Return the retention period of a stream. A log stays at least as long as the messages of its workflow.
 
     Args:
         stream: The stream.
@@ -82,7 +83,7 @@ async def oldest_message(bus: Bus, stream: StreamKind) -> StoredMessage | None:
 
 
 class RetentionJob:
-    """Deletes expired messages of a team, and of all teams that received a request. Any number may run in parallel.
+    """Deletes expired messages of a team, and of all teams that received a request. Several jobs may run in parallel.
 
     Args:
         bus: The bus.
@@ -90,7 +91,7 @@ class RetentionJob:
         clock: The clock.
         team: The team.
         retention_days: The retention of logs, in days.
-        thread_ttl: Seconds from the last change of a thread to its deletion; None for the retention of logs.
+        thread_ttl: Seconds from the last change of a thread to its deletion; None to keep a thread as long as a log.
     """
 
     def __init__(
@@ -113,7 +114,11 @@ class RetentionJob:
         self._teams: dict[str, bool] = {}
 
     async def run(self, first: Callable[[], bool]) -> None:
-        """Apply retention every hour if `first` returns True, as one supervisor of a team is enough. Never returns."""
+        """Apply retention every hour in which `first` returns True, and never return.
+
+        Args:
+            first: Returns True if this supervisor applies retention, because one supervisor of a team is enough.
+        """
         while True:
             await self._clock.sleep(_INTERVAL_S)
             if not first():
@@ -131,8 +136,8 @@ class RetentionJob:
             BusUnavailableError: the broker did not answer. The next run deletes the remaining messages.
             PeerError: the broker does not allow this process to delete messages.
         """
-        # Read the time first: a message that arrives after this time has not expired, even if the queue of its consumer
-        # was empty before.
+        # Read the time before the queues. An empty queue sets no limit for the deletion, so a message that arrives
+        # after the queue was read must be too new for the deletion.
         self._began, self._ends, self._teams = self._clock.now(), {}, {}
         ns, subjects = self._subjects.namespace, self._subjects
         asked = await self._bus.subjects("requests", subjects.requests)
@@ -151,7 +156,7 @@ class RetentionJob:
             for inputs in input_consumers(subjects, team):
                 untaken = await self._first_unsettled(inputs)
                 await self._trim_subject(inputs.stream, inputs.subject, untaken=untaken)
-        kept = timedelta(days=self._retention)  # the period of the log, with which these messages are read
+        kept = timedelta(days=self._retention)  # the period of the log, because these messages are read with the log
         await self._trim_subject("results", f"{ns}.event.>", kept=kept)
         await self._trim_subject("controls", f"{ns}.audit.>", kept=kept)
         await self._remove_threads()
@@ -159,14 +164,20 @@ class RetentionJob:
         await self._remove_unreferenced_bodies()
 
     async def _first_unsettled(self, consumer: DurableConsumer) -> int:
-        """Return the first unsettled sequence of a consumer; `sys.maxsize` if all are settled, 0 without a consumer."""
+        """Return the sequence of a consumer's first unsettled message.
+
+        Returns:
+            The sequence; `sys.maxsize` if all messages are settled, and 0 if the consumer does not exist.
+        """
         depth = await self._bus.depth(consumer.name, consumer.stream)
         if depth is None:
             return 0
         return depth.settled_through + 1 if depth.pending + depth.in_flight else sys.maxsize
 
     async def _keep_unsettled_requests(self, requests: str, untaken: int) -> None:
-        """Keep the workflows of unsettled requests. Otherwise a redelivered request would start the work again.
+        """Keep all messages of workflows whose requests are unsettled.
+
+        Without these messages, a redelivered request would start the work again.
 
         A request of an ended workflow is unsettled if its supervisor crashed at the end of the workflow, or if a caller
         sent the request twice.
@@ -217,7 +228,7 @@ class RetentionJob:
                 pass
         workflow = self._subjects.workflow_of(subject)
         if workflow.startswith("sc_") and self._subjects.kind_of(subject) == "schedule":
-            return _NEVER  # the timer of a schedule stays, because the timer fires within a day
+            return _NEVER  # the timer of a schedule stays until it fires, which is within a day
         if not workflow:  # another program published the message
             return _DISTANT_PAST
         since = await self._cached_end(workflow)
@@ -232,11 +243,11 @@ class RetentionJob:
         return since
 
     async def _thread_changed_at(self, subject: str) -> datetime:
-        """Return the last change of a thread; `_NEVER` while a turn runs, because the record orders the turns."""
+        """Return the time of a thread's last change; `_NEVER` while a turn is open, which needs the thread's record."""
         return await self._changed_at(THREAD, subject, lambda thread: bool(open_turns(thread)))
 
     async def _schedule_changed_at(self, subject: str) -> datetime:
-        """Return the last change of a schedule; `_NEVER` if the schedule may still fire, or one of its runs is open."""
+        """Return the time of a schedule's last change; `_NEVER` if it may still fire, or if one of its runs is open."""
         return await self._changed_at(SCHEDULE, subject, lambda each: is_live(each) or bool(open_runs(each)))
 
     async def _changed_at(
@@ -270,14 +281,14 @@ class RetentionJob:
             return _DISTANT_PAST
         try:
             await read_workflow_started(self._bus, self._subjects, newest.subject)
-        except NotFoundError:  # the log is only a late commit, stored after the outcome was deleted
+        except NotFoundError:  # the log has only a late commit, which was stored after the log was deleted
             return _DISTANT_PAST
-        except ContractError:  # the next supervisor that reads the log closes the workflow
+        except ContractError:  # the log cannot be read; the next supervisor that reads it closes the workflow
             return _NEVER
         return _NEVER
 
     async def _was_resumed(self, workflow: str, outcome: StoredMessage) -> bool:
-        """Return True if the log continues after `outcome`, so a supervisor will soon withdraw this outcome."""
+        """Return True if the log continues after `outcome`. A supervisor will then soon withdraw this outcome."""
         newest = await self._bus.last("log", self._subjects.workflow_log(workflow))
         try:
             return newest is not None and read_commit(newest).round > round_of_outcome(outcome)
@@ -300,7 +311,7 @@ class RetentionJob:
                     _log.info("thread_expired", thread=thread.thread, caller=thread.caller, team=thread.team)
 
     async def _remove_unreferenced_bodies(self) -> None:
-        """Delete bodies and files that are older than every stored message, so no message refers to such an object."""
+        """Delete bodies and files that are so much older than every stored message that no message refers to them."""
         referring: Sequence[StreamKind] = (*_WORKING_STREAMS, "log", "dead")
         oldest = [first.at for stream in referring if (first := await oldest_message(self._bus, stream))]
         until = min((self._began, *oldest)) - _BODY_RETENTION

@@ -1,8 +1,9 @@
 """Schedules of a team: decide about commands and timers, send the requests of runs, and arm the next timer.
 
-One change is one compare-and-set publish to the record of the schedule. The request of a run and the next timer are
-computed from the record and published after the change, idempotently; then the input is acknowledged. After a crash at
-any point, the input is unacknowledged. So any supervisor receives the input again and publishes the missing messages.
+One change is one compare-and-set publish to the record of the schedule. After the change, the request of a run and the
+next timer are computed from the record and published; a repeated publish has no effect. Then the input is acknowledged.
+After a crash before the acknowledgement, any supervisor may receive the input again, and it publishes the missing
+messages.
 """
 
 from __future__ import annotations
@@ -68,11 +69,11 @@ EventT = TypeVar("EventT", bound=Event)
 
 
 class ScheduleBounds(NamedTuple):
-    """The bounds of the schedules of a team.
+    """Maximum numbers of schedules.
 
     Attributes:
         of_team: Maximum number of schedules of the team.
-        of_caller: Maximum number of schedules of one caller.
+        of_caller: Maximum number of schedules that one caller has with the team.
     """
 
     of_team: int
@@ -128,13 +129,13 @@ class Scheduler:
         """Record the end of a run, and start the run that waits for this end. A repeated call has no effect.
 
         Args:
-            state: The state of a workflow.
+            state: The state of a workflow. Nothing is recorded unless the workflow is a run that has ended.
         """
         if state.outcome is None or not state.ended or state.parent is not None:
             return
         if (name := schedule_of_request(state.request_id)) is None:
             return
-        with suppress(ContractError):  # a caller may choose an id in the form of a run's id
+        with suppress(ContractError):  # a caller may have chosen a request id that only looks like the id of a run
             head = await SCHEDULE.read(self._bus, self._subjects.cron(self._team, state.caller, name))
             if head.state is not None and any(each.workflow_id == state.workflow_id for each in head.state.runs):
                 ended = {state.workflow_id: state.outcome.status}
@@ -145,7 +146,7 @@ class Scheduler:
         self._sweep.set()
 
     async def run(self) -> None:
-        """Check all schedules at the start, when `check_soon` was called, and once in an hour. Never returns."""
+        """Check all schedules at the start, after each `check_soon`, and an hour after each check. Never returns."""
         while True:
             self._sweep.clear()
             await retry_while_unavailable(self._check_all, self._clock)
@@ -169,7 +170,7 @@ class Scheduler:
             await self._decide(schedule.caller, schedule.name, lambda schedule: (), complete=True)
         except (BusUnavailableError, PermissionDeniedError):
             raise
-        except Exception:  # one faulty schedule, as with an unknown time zone, must not end the checks
+        except Exception:  # a faulty schedule, such as one with an unknown time zone, must not end the other checks
             _log.exception("schedule_failed", schedule=schedule.name, caller=schedule.caller, team=self._team)
 
     async def _on_change(self, delivery: Delivery) -> None:
@@ -246,16 +247,17 @@ class Scheduler:
         ended: Mapping[str, str] | None = None,
         complete: bool = False,
     ) -> None:
-        """Decide, store and publish.
+        """Decide about one schedule, store the entries, and publish the messages.
 
         Args:
             caller: The caller to whom the schedule belongs.
             name: The name of the schedule.
             first: Function that decides about the input. Afterwards the times and the runs are checked.
             now: The broker's time; None to read the time.
-            fired: The number of a timer that has fired.
-            ended: Runs that have ended; None to read the ends of the runs.
-            complete: True to publish all messages of the record, because an earlier process may have missed some.
+            fired: The number of the timer that has fired; None if the input is not a timer.
+            ended: The status of each run that has ended, by workflow; None to read the status from the log.
+            complete: True to publish all messages of the record, because an earlier process may have crashed before
+                it published them.
         """
         moment = now or await self._bus.time()
         ends = await self._find_ends(caller, name) if ended is None else ended
@@ -280,7 +282,7 @@ class Scheduler:
         fault_point("supervisor.emitted")
 
     async def _find_ends(self, caller: str, name: str) -> Mapping[str, str]:
-        """Return the ends of runs that are missing in the record, by workflow."""
+        """Return the status of each run that has ended but that the record shows as running, by workflow."""
         head = await SCHEDULE.read(self._bus, self._subjects.cron(self._team, caller, name))
         runs = [each for each in head.state.runs if each.status == "running"] if head.state else []
         ends = await gather_batched(self._end_of(each) for each in runs)

@@ -40,11 +40,11 @@ from pointsman_schemas.subjects import Subjects
 __all__ = ["SupervisorSpans", "log_context"]
 
 _SPAN_ENTRIES = frozenset(("task_succeeded", "task_failed", "task_abandoned", "retry_scheduled", "workflow_ended"))
-"""The kinds of entries that end a span or that are counted."""
+"""The kinds of entries that end a span or that a metric counts."""
 
 
 def log_context(state: State) -> dict[str, str]:
-    """Return the ids that link a log line to the workflow's trace, because no span is open in a supervisor."""
+    """Return the ids that link a log line to the workflow's trace. A supervisor has no open span to take them from."""
     trace = state.trace
     return {"trace_id": trace.trace_id, "span_id": trace.span_id, "correlation_id": state.correlation_id}
 
@@ -86,7 +86,9 @@ class SupervisorSpans:
         _record(state, entries, history, await self._cards())
 
     async def export_missed(self, workflow: str, event_ids: Container[str]) -> None:
-        """Export the spans of commits that another supervisor made without acknowledging the inputs.
+        """Export the spans that the commits of another supervisor ended.
+
+        The other supervisor did not acknowledge the inputs of these commits, and so may not have exported the spans.
 
         Args:
             workflow: The workflow's id.
@@ -114,9 +116,9 @@ class SupervisorSpans:
         return ()
 
     def export_processing(self, state: State, deliveries: Sequence[Delivery], started: datetime) -> None:
-        """Export a span for inputs that were processed together or redelivered. The span has a link to each input.
+        """Export a span for inputs that were processed together or redelivered. The span links to each input's sender.
 
-        A single first delivery needs no span, because the span of its sender ends with the delivery.
+        A single input needs no such span on its first delivery, because its sender's span already shows this time.
 
         Args:
             state: The workflow's state.
@@ -159,7 +161,7 @@ def _sender_context(delivery: Delivery) -> TraceContext | None:
 
 
 def _has_span_events(state: State, entries: Iterable[Entry]) -> bool:
-    """Return True if the log contains events for the spans that `entries` end, such as retries."""
+    """Return True if the log contains events, such as retries, for the spans that `entries` end."""
     for entry in entries:
         match entry.kind:
             case "task_succeeded" | "task_failed" | "task_abandoned":
@@ -177,7 +179,7 @@ def _has_span_events(state: State, entries: Iterable[Entry]) -> bool:
 def _record(state: State, entries: Iterable[Entry], history: Iterable[Entry], cards: Sequence[AgentCard]) -> None:
     ended: set[str] = (
         set()
-    )  # tasks with an exported span, because several entries may end a task after a refused answer
+    )  # tasks whose span is exported; after a refused answer, several entries may end the same task
     for entry in entries:
         match entry.kind:
             case "task_succeeded" | "task_failed" | "task_abandoned":
@@ -323,7 +325,7 @@ def _export_workflow(state: State, ended: datetime, happenings: Iterable[SpanEve
     )
     trace = state.trace
     reason = state.outcome.reason if state.outcome else ""
-    # The span of a later round is a child of the span of the first round, which was exported before.
+    # The span of a later round is a child of the first round's span, which was exported at the end of the first round.
     own_span = None if state.round == 1 else span_id_for(state.workflow_id, f"round/{state.round}")
     record(
         about,

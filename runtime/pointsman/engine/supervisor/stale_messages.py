@@ -34,7 +34,7 @@ async def find_foreign(
         bus: The bus.
         state: The workflow.
         message: The message that the workflow publishes next.
-        headers: The headers of `message`. This function marks a handoff that replaces a foreign handoff.
+        headers: The headers of `message`. If a handoff replaces a foreign handoff, this function adds a header to it.
         ahead: The broker's time minus the time of this machine.
 
     Returns:
@@ -78,15 +78,16 @@ def is_outcome_of(there: StoredMessage, state: State, headers: Mapping[str, str]
     """
     if not is_outcome(there) or round_of_outcome(there) != state.round:
         return is_outcome(there) and round_of_outcome(there) > state.round  # the workflow was resumed after `state`
-    # One of two tests suffices. The time of the decision differs if a supervisor that could not read the log ended the
-    # workflow. The time of storage may be too early, because the broker's clock may have been set back.
+    # One of two tests is enough, because each test can fail although the outcome is the outcome of `state`. The time of
+    # the decision differs if a supervisor that could not read the log ended the workflow. The time of storage is too
+    # early if the broker's clock was set back.
     same = there.headers.get(_DECIDED_AT_HEADER) == headers[_DECIDED_AT_HEADER]
     return same or there.at - state.started_at >= -CLOCK_SKEW
 
 
 async def _foreign_timer(bus: Bus, message: Message, due: datetime) -> StoredMessage | None:
-    # A stored timer is foreign if it was stored before its time, or comes from another schedule or a client. A foreign
-    # message would prevent the timer of the workflow.
+    # A stored timer is foreign if it was stored before its time, or comes from another schedule or a client. It must be
+    # deleted, because a timer is not armed while a message is stored on its subject.
     there = await bus.last("work", message.subject)
     if there is None or (there.scheduled_by == message.schedule and due - there.at <= CLOCK_SKEW):
         return None
@@ -103,7 +104,7 @@ async def _foreign_handoff(bus: Bus, target: str, state: State, headers: dict[st
     if there is None or there.headers.get(_DECIDED_AT_HEADER) == headers[_DECIDED_AT_HEADER]:
         return None
     if is_cancellation(there) and there.at - state.started_at >= -CLOCK_SKEW:
-        return None  # another supervisor has abandoned the task after this process read the log
+        return None  # another supervisor abandoned the task after this process had read the log
     _log.warning(
         "handoff_replaced", subject=target, hint="the old handoff is from an earlier workflow whose log was removed"
     )

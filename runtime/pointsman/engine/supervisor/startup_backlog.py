@@ -18,9 +18,10 @@ _REDELIVERY_FACTOR = 2
 class StartupBacklog:
     """The messages of a consumer that were in its stream at the start and are not processed yet.
 
-    A message of a crashed supervisor is delivered again, and then processed or dead-lettered. A timer that raises an
-    error in the engine is delivered again without end. So the wait also ends if every message has been delivered again
-    and no message was settled. Methods may raise `BusUnavailableError`.
+    The object is true until the backlog is processed. A message that a crashed supervisor did not settle is delivered
+    again, and then processed or dead-lettered. But a timer that raises an error in the engine is delivered again
+    without end. So the backlog also counts as processed if every message has been delivered again and no message was
+    settled. Methods may raise `BusUnavailableError`.
 
     Args:
         bus: The bus.
@@ -47,13 +48,13 @@ class StartupBacklog:
         return self._consumer.name
 
     async def measure(self) -> None:
-        """Measure the backlog."""
+        """Find the newest message of the consumer in the stream. The backlog ends with this message."""
         newest = await self._bus.last(self._consumer.stream, self._consumer.subject)
         self._newest = newest.sequence if newest is not None else 0
         await self.refresh()
 
     async def refresh(self, in_hand: Iterable[StoredMessage] = ()) -> None:
-        """Update the backlog.
+        """Check if the backlog is processed.
 
         Args:
             in_hand: The messages that this process works on, from all its consumers.
@@ -67,7 +68,7 @@ class StartupBacklog:
         if depth.settled_through >= newest or depth.pending + depth.in_flight == 0:
             self._newest = 0
             return
-        away = asked - self._last_answered > self._ack_wait  # an unavailable broker redelivers nothing
+        away = asked - self._last_answered > self._ack_wait  # do not count this time: the broker redelivered nothing
         if (
             away
             or depth.pending

@@ -6,8 +6,8 @@ were stored. If such a message is missing, its stream has lost its end: a disk f
 was restored from an older copy. The broker does not report the loss, and moves a consumer that is ahead of its stream
 back to the end of the stream.
 
-If all streams were restored from one older copy, the streams agree with each other. Only a process that has newer
-messages in memory can detect this loss, so a running supervisor checks for the loss. See docs/durability.md.
+If all streams were restored from one older copy, the streams agree with each other. Only a process that remembers a
+newer message can detect this loss, so a running supervisor remembers its newest commit. See docs/durability.md.
 """
 
 from __future__ import annotations
@@ -29,11 +29,12 @@ from pointsman_schemas.subjects import Subjects
 __all__ = ["LogWatch", "find_lost_log", "find_lost_work", "running_workflows", "stream_bounds"]
 
 _WITNESS_SHARE = 6 / 7
-"""Maximum age of a commit that proves its result, as a share of the retention of results. The result of an older commit
-may be missing because of retention. The rest of the retention is a margin for late checks."""
+"""Maximum age of a commit whose result must still be stored, as a share of the retention of results. Retention may have
+removed the result of an older commit. The share is less than 1 for a margin."""
 _DAY_S = 86_400.0
 _LEADER_CHANGE_PAUSE_S = 2.0
-"""Delay before a second check of a missing message, because a former leader of a stream may still answer."""
+"""Seconds before a second check of a missing message. A former leader of the stream, which lacks the newest messages,
+may have answered the first check."""
 _CAUSE_PATTERN = re.compile(r"(.+)-(\d+)")
 
 
@@ -122,7 +123,7 @@ class LogWatch:
         self._subjects = subjects
         self._clock = clock
         self._pause = settings.heartbeat
-        # Shorter than the retention of the log, because retention also removes commits.
+        # Shorter than the retention of the log, because a commit that retention removes is not lost.
         self._remembered = min(_DAY_S, settings.retention_days * _DAY_S / 2)
         self._team = team
         self._sequence, self._committed_at = 0, 0.0
@@ -197,4 +198,4 @@ async def find_lost_work(bus: Bus, subjects: Subjects, team: str, clock: Clock, 
 
 
 def _loss(workflow: str, subject: str, stream: str) -> str:
-    return f"{workflow} has accepted the result of {subject}, but {stream} has lost it; the end of {stream} is lost"
+    return f"{workflow} has accepted a result, but {stream} has lost {subject}; the end of {stream} is lost"

@@ -68,7 +68,7 @@ class ThreadGate:
             inbound: The inputs of a workflow without a log.
 
         Returns:
-            False if the turn waits, and the inputs must be processed later.
+            False if the turn waits; the inputs must then be processed later. Otherwise True.
         """
         for each in inbound:
             match each.input:
@@ -81,9 +81,9 @@ class ThreadGate:
     async def record(self, state: State, inbound: Sequence[InboundInput]) -> None:
         """Write the end of a turn to its thread. Then publish a request for the next turn with the unread messages.
 
-        A repeated call has no effect. A turn is recorded as lost if its workflow is not a turn of the thread, because
-        the workflow was cancelled or refused before its admission, or because another request with the same id began
-        the workflow.
+        A repeated call has no effect. A request may name a thread although its workflow does not belong to the thread:
+        the workflow was cancelled or refused before its admission, or another request with the same id began it. The
+        turn of such a request is recorded as lost.
 
         Args:
             state: The state of the workflow after the inputs.
@@ -202,7 +202,7 @@ class ThreadGate:
         return after
 
     async def _end_of(self, turn: Turn) -> tuple[str, str, str] | None:
-        """Return workflow, outcome and answer of an ended turn that the record lacks; None if the turn still runs."""
+        """Return workflow, outcome and answer of an ended turn that the record shows as open; None if the turn runs."""
         team = self._team.name
         # The queue is read before the log. A request is settled after the first commit of its workflow, so if the
         # request is settled and the log has no commit, no workflow will begin.
@@ -213,7 +213,7 @@ class ThreadGate:
             return turn.workflow_id, outcome.status, bounded_text(outcome.answer)
         settled = depth is not None and turn.sequence <= depth.settled_through
         if settled and await self._bus.last("log", self._subjects.log(team, turn.workflow_id)) is None:
-            _log.warning("turn_lost", workflow_id=turn.workflow_id, hint="its request was settled without a workflow")
+            _log.warning("turn_lost", workflow_id=turn.workflow_id, hint="the turn's request began no workflow")
             return turn.workflow_id, LOST, ""
         return None
 

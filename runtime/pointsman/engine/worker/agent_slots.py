@@ -1,4 +1,7 @@
-"""Slots of an agent in a worker, with the agent's consumer, and with the counters that `$SRV.STATS` reports."""
+"""Slots of an agent in a worker: the agent runs at most as many attempts at once as it has slots.
+
+The agent's consumer and the counters that `$SRV.STATS` reports are stored with the slots.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ __all__ = ["AgentSlots", "SlotPool", "create_slots"]
 
 
 def create_slots(agent: Agent, instance: str, subjects: Subjects, pool: SlotPool | None = None) -> AgentSlots:
-    """Return the free slots of `agent` in the worker `instance`: the slots of `pool`, or new slots without a `pool`."""
+    """Return the slots of `agent` in the worker `instance`: the slots of `pool`, or new slots if `pool` is None."""
     card = agent.card
     service = Service(
         card.name,
@@ -73,7 +76,7 @@ class AgentSlots:
         consumer: Consumer of the agent's handoffs; None before the worker has started.
         card: Card that the worker announced last.
         problems: Problems that the worker found at its start, for the card.
-        unfinished: Attempts with a result whose threads or handlers still run.
+        unfinished: Attempts that have a result although their threads or handlers still run.
         waiting: Deliveries that wait for a slot, if the agent shares its slots with agents of other teams.
         sharing: The teams with handoffs in the agent's queue; None for an agent of one team.
     """
@@ -94,7 +97,7 @@ class AgentSlots:
         self.service.orphaned_handlers = self.orphaned_handlers
 
     def orphaned_handlers(self) -> int:
-        """Return the number of threads and handlers of the agent that still run after the request to stop."""
+        """Return the number of the agent's threads and handlers that still run although their attempt has ended."""
         self.unfinished = [attempt for attempt in self.unfinished if attempt.orphaned_handlers]
         return sum(attempt.orphaned_handlers for attempt in self.unfinished)
 

@@ -125,7 +125,7 @@ class Attempt:
             self._interrupted.set_result(why)
 
     def report_started(self) -> None:
-        """Report that the attempt has started. Without this report, a quiet agent publishes nothing before its end."""
+        """Report that the attempt has started. Otherwise, an agent without progress would publish only its result."""
         if self._started_at is not None:
             at_work = Progress(
                 workflow_id=self.handoff.workflow_id,
@@ -140,7 +140,7 @@ class Attempt:
             self._reporter.report(at_work)
 
     def failed_result(self, kind: ErrorKind, message: str, *, retryable: bool = False) -> Result:
-        """Return a failed result in place of a result of the agent."""
+        """Return a failed result, which replaces the result of the agent."""
         return self._build_result(
             HandlerOutcome("failed", error=AttemptError(kind=kind, message=message, retryable=retryable))
         )
@@ -158,7 +158,7 @@ class Attempt:
         return self.failed_result(kind, message, retryable=retryable).model_copy(update={"usage": used})
 
     async def run(self) -> Result | None:
-        """Return the result. Return None if the worker stops first, after which the broker redelivers the handoff."""
+        """Run the agent and return the result. Return None if the worker stops first; the broker then redelivers."""
         deadline = self.handoff.deadline
         self._started_at = self._clock.now()
         left = (deadline - self._started_at).total_seconds()
@@ -185,9 +185,10 @@ class Attempt:
 
     @property
     def orphaned_handlers(self) -> int:
-        """Number of the attempt's threads and handlers that still run after the request to stop.
+        """Number of the attempt's threads and handlers that still run.
 
-        A thread, and a handler that swallows cancellation, cannot be forced to stop.
+        After the attempt, such a thread or handler is orphaned: a thread cannot be forced to stop, and neither can a
+        handler that swallows cancellation.
         """
         handler = self._execution is not None and not self._execution.future.done()
         return handler + sum(thread.is_alive() for thread in self._threads)
@@ -203,7 +204,7 @@ class Attempt:
         )
 
     def _interrupted_outcome(self) -> str:
-        """Describe the state of a handler after the request to stop."""
+        """Describe the handler after it was requested to stop."""
         if self._execution is not None and not self._execution.future.done():
             return f"the handler did not stop and still runs: {_UNSTOPPABLE_REASON}"
         return (

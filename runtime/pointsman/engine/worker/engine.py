@@ -66,17 +66,19 @@ _SHUTDOWN_TIMEOUT_S = (
 _RETRY_DELAY_S = 1.0  # seconds before redelivery after an internal error, to avoid a hot loop
 _CLOCK_TOLERANCE = timedelta(
     seconds=1
-)  # assumed difference between clocks; a large value costs only one more read for each handoff in this time
+)  # assumed maximum difference between clocks; a value that is too large costs one more read for some handoffs
 _MIXED_QUEUE_HINT = (
-    "any version may receive a task; after an update, stop the old workers; if the agents are different, rename an "
-    "agent, or run each agent for its team with --team"
+    "any version may receive a task; after an update, stop the old workers; if different agents have the same name, "
+    "rename an agent, or run each agent for its team with --team"
 )
 _SHARED_QUEUE_HINT = (
     "the queue is first in, first out, so a team with many handoffs delays other teams; for fair shares, list the "
     "agent in own_agents of each team, and start the worker with --team for each team"
 )
 _NO_KEY_PROBLEM = "no API key is set for the worker, so the agent answers with the offline model"
-_NO_KEY_HINT = "set OPENAI_API_KEY or ANTHROPIC_API_KEY for the worker, or choose with POINTSMAN_MODEL=offline"
+_NO_KEY_HINT = (
+    "set OPENAI_API_KEY or ANTHROPIC_API_KEY for the worker, or choose the offline model by POINTSMAN_MODEL=offline"
+)
 _MAX_CANCELLED = 10_000  # maximum number of remembered cancelled tasks, whose handoffs may still be queued: some 1 MB
 
 _log = get_logger(__name__)
@@ -90,9 +92,9 @@ class Worker:
         agents: Agents to run: at least one agent, with different names.
         settings: Settings of the worker.
         clock: Clock of the worker. Default: the system clock.
-        own_loop: True to run the agents on an event loop in a separate thread, because blocking code must not stop the
-            connection to the broker. Use True in a process with no other work. Default: False, the caller's loop,
-            which suits tests.
+        own_loop: True to run the agents on an event loop in a separate thread, so that blocking code of an agent does
+            not stop the connection to the broker. Use True in a process that only runs the worker. Default: False for
+            the caller's loop, which suits tests.
         instance: Id of the worker. Default: a random id.
         interceptors: Interceptors of each attempt, tool call and model call, outermost first. Default: none.
         lifespans: Lifespans that are open while the worker runs; their values are dependencies of the agents.
@@ -300,8 +302,8 @@ class Worker:
                     await self._clock.sleep(_RETRY_DELAY_S)
 
     async def _process_delivery(self, slots: AgentSlots, delivery: Delivery) -> None:
-        """Process one delivery until it is settled. Only a refused permission ends the worker."""
-        if self._stopping:  # the delivery came while the pull was cancelled; the shutdown would miss its attempt
+        """Process one delivery until it is settled. The only error that ends the worker is a refused permission."""
+        if self._stopping:  # the delivery came while the pull was cancelled; the shutdown does not wait for it
             slots.release()
             await delivery.nak()
             return
@@ -331,7 +333,7 @@ class Worker:
         except asyncio.CancelledError:
             await in_flight.delivery.nak()
             raise
-        except PermissionDeniedError:  # no handoff can complete, so the process ends, with the reason as its exit code
+        except PermissionDeniedError:  # no handoff can complete, so the process ends; its exit code names the reason
             await in_flight.delivery.nak(_RETRY_DELAY_S)
             raise
         except Exception as error:
@@ -374,7 +376,10 @@ class Worker:
     # Background tasks
 
     async def _extend_ack_deadlines(self) -> None:
-        """Extend the ack deadline of every handoff in flight, three times per deadline, as one message may be lost."""
+        """Extend the ack deadline of every handoff in flight.
+
+        A deadline is extended three times before it passes, because an extension may be lost on its way to the broker.
+        """
         while True:
             await self._clock.sleep(self._settings.ack_wait / 3)
             waiting = [delivery for slots in self._slots for delivery in slots.waiting]
@@ -404,7 +409,7 @@ class Worker:
         except ContractError as error:
             _log.warning("cancellation_unreadable", subject=message.subject, error=str(error))
             return
-        self._cancelled.update(cancelled)  # valid after a resume, too, because resumed tasks have later attempts
+        self._cancelled.update(cancelled)  # stays valid if the workflow is resumed: resumed tasks have later attempts
         while len(self._cancelled) > _MAX_CANCELLED:
             self._cancelled.popitem(last=False)
         for in_flight in list(self._in_flight.values()):
@@ -480,7 +485,7 @@ class Worker:
                     "model_price_unknown",
                     agent=agent,
                     model=f"{model.provider}:{model.name}",
-                    hint="tasks with a cost limit do not call the model; set PRICES, or limit tokens",
+                    hint="tasks with a cost limit do not call it; set pointsman.llm.prices.PRICES, or limit tokens",
                 )
 
     async def _shut_down(self) -> None:
@@ -522,7 +527,7 @@ class Worker:
         return [in_flight.task for in_flight in self._in_flight.values() if in_flight.task is not None]
 
     async def _close_agents(self, within: float) -> None:
-        """Close all agents in parallel, within one limit. If a handler blocks the loop, no agent is closed."""
+        """Close all agents in parallel, within `within` seconds. If a handler blocks the loop, no agent is closed."""
         closings = [self._processor.executor.start(_close_agent(sharing[0].agent)) for sharing in self._groups]
         await asyncio.wait([closing.future for closing in closings], timeout=within)
         for closing in closings:
@@ -570,7 +575,7 @@ async def _open_agent(agent: Agent) -> None:
         await agent.open()
     except (ConfigurationError, asyncio.CancelledError, GeneratorExit):
         raise
-    except BaseException as error:  # also after `exit()` in the code of an author, which must not end the worker
+    except BaseException as error:  # including `exit()` in the code of an author, which must not end the worker
         _log.warning(
             "agent_open_failed",
             agent=agent.card.name,

@@ -59,7 +59,7 @@ class InlineExecutor:
     """Runs coroutines on the caller's loop."""
 
     def __init__(self) -> None:
-        self._tasks: set[asyncio.Task[Any]] = set()  # keeps the tasks alive; the loop does not
+        self._tasks: set[asyncio.Task[Any]] = set()  # keeps the tasks alive, because the loop does not keep them alive
 
     def start(self, work: Coroutine[Any, Any, T]) -> Execution[T]:
         task = asyncio.get_running_loop().create_task(work)
@@ -80,7 +80,10 @@ class InlineExecutor:
 
 
 class ThreadExecutor:
-    """Runs coroutines on a loop of the caller's loop class, in a daemon thread, while the context is open."""
+    """Runs coroutines on a separate loop in a daemon thread, while the context is open.
+
+    The separate loop has the same class as the caller's loop.
+    """
 
     def __init__(self, block_threshold: float = 0.0) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -141,7 +144,7 @@ class ThreadExecutor:
             except BaseException as left_by:
                 error = left_by
             if not self._is_over:
-                hint = "code of an agent stopped the loop, or raised this error in its own task; the loop continues"
+                hint = "code of an agent stopped the loop, or raised this error in an asyncio task; the loop continues"
                 _log.error("handler_loop_interrupted", error=error, hint=hint)
         if watchdog is not None:
             watchdog.stop()

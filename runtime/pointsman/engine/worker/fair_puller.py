@@ -17,10 +17,10 @@ __all__ = ["FairPuller"]
 class FairPuller:
     """Takes handoffs from the queues of agents that share a pool of slots.
 
-    Among the agents with a handoff, the agent that was served longest ago gets a free slot. While no slot is free, no
-    pull request is open, because the broker should deliver to workers with free slots. If two queues deliver at the
-    same time, the second delivery waits in this worker for the next slot. A worker has at most one such delivery for
-    each agent.
+    A free slot goes to the agent that was served longest ago, of the agents with a handoff. While no slot is free, this
+    worker requests no handoff from the broker, so the broker delivers to workers with free slots. If two queues deliver
+    at the same time, the second delivery waits in this worker for the next slot. A worker has at most one such delivery
+    for each agent.
 
     Args:
         group: The slots of the agents, with their consumers. All agents have one pool.
@@ -77,7 +77,7 @@ class FairPuller:
                 return
 
     async def _withdraw(self) -> None:
-        """End the open pulls. Deliveries that are on their way wait in this worker for the next slot."""
+        """Withdraw the requests for handoffs. A delivery that is already on its way waits here for the next slot."""
         for take in self._takes.values():
             take.cancel()
         await asyncio.gather(*self._takes.values(), return_exceptions=True)

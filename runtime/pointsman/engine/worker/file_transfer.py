@@ -15,7 +15,7 @@ __all__ = ["WorkerFiles"]
 
 
 class WorkerFiles:
-    """`FileTransfer` of an attempt. Each piece is read or stored on the loop of the constructor.
+    """`FileTransfer` of an attempt. Each piece is read or stored on the loop that ran when this object was created.
 
     Args:
         store: The files of the namespace.

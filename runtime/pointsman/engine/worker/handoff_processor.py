@@ -60,7 +60,7 @@ from pointsman_schemas.subjects import HandoffAddress, Subjects
 __all__ = ["HandoffProcessor", "InFlightHandoff"]
 
 _STARTED_REPORT_DELAY_S = (
-    0.5  # seconds until the start of an attempt is reported, because a shorter attempt already has its result by then
+    0.5  # seconds from the start of an attempt to the report of the start; a shorter attempt needs no such report
 )
 
 _log = get_logger(__name__)
@@ -218,7 +218,7 @@ class HandoffProcessor:
         )
 
     def _span(self, in_flight: InFlightHandoff, envelope: Envelope, handoff: Handoff) -> AbstractContextManager[Span]:
-        """Return the attempt's span. Each delivery uses the same span id, so earlier child spans belong to the span."""
+        """Return the attempt's span. Each delivery uses the same span id, so child spans of all deliveries fit."""
         parent = parse_traceparent(envelope.traceparent, envelope.tracestate)
         own = span_id_for(handoff.workflow_id, handoff.task_id, handoff.attempt) if tracing_enabled() else None
         links = (parent,) if parent and in_flight.delivery.delivered > 1 else ()
@@ -228,7 +228,7 @@ class HandoffProcessor:
     async def _run_attempt(
         self, in_flight: InFlightHandoff, envelope: Envelope, handoff: Handoff, spot: Span
     ) -> Result | None:
-        """Return the stored result, or None if the attempt was not started or did not end."""
+        """Store a result and return it. Return None if a result was stored before, or if the worker stops first."""
         delivery, slots = in_flight.delivery, in_flight.slots
         again = delivery.delivered > 1
         if again:
@@ -295,7 +295,7 @@ class HandoffProcessor:
         )
 
     async def _rejection(self, in_flight: InFlightHandoff, attempt: Attempt) -> Result | None:
-        """Return the result of a handoff that must not be started, or None if the handoff may start."""
+        """Return the failed result of an attempt that must not start, or None if the attempt may start."""
         handoff, most = attempt.handoff, self._settings.max_deliveries
         if in_flight.delivery.delivered > most:
             return await attempt.not_started_result(
@@ -340,8 +340,8 @@ class HandoffProcessor:
                     "events": (),
                     "error": AttemptError(
                         kind=ErrorKind.OVERSIZE,
-                        message=f"the result of {slots.name} is {len(body)} bytes with a limit of "
-                        f"{self._bus.max_body} for headers and body; return less, or a reference to the data",
+                        message=f"the result of {slots.name} has {len(body)} bytes; the limit is {self._bus.max_body} "
+                        "bytes for headers and body together; return less, or a reference to the data",
                     ),
                 }
             )

@@ -1,4 +1,4 @@
-"""Watchdog of the loop of the agents: logs the agent, the task and the code that block the loop.
+"""Watchdog of the agents' event loop: logs the agent, the task and the code that block the loop.
 
 An async function that blocks, for example in `time.sleep`, stops all agents of its worker. The thread of the watchdog
 requests an answer from the loop several times a second. If the loop does not answer within the threshold, the thread
@@ -57,7 +57,8 @@ class _Attribution:
 
 _current: contextvars.ContextVar[_Attribution | None] = contextvars.ContextVar("pointsman_attribution", default=None)
 _attributions: WeakKeyDictionary[asyncio.Task[Any], _Attribution] = WeakKeyDictionary()
-"""By asyncio task, because before Python 3.12 the thread of the watchdog cannot read the context of an asyncio task."""
+"""The attempt of each asyncio task. The watchdog's thread reads the attempt here, because before Python 3.12 a thread
+cannot read the context of another thread's asyncio task."""
 
 
 def attribute_current_task(agent: str, handoff: Handoff) -> None:
@@ -81,7 +82,7 @@ def attributing_task_factory(
     Args:
         loop: Loop of the task.
         work: Coroutine of the task.
-        **more: Other arguments of `asyncio.Task`.
+        **more: Further arguments of `asyncio.Task`.
 
     Returns:
         The task.
@@ -187,7 +188,7 @@ def _running_task(loop: asyncio.AbstractEventLoop) -> asyncio.Task[Any] | None:
 
 
 def _stack_of(frame: FrameType) -> list[FrameSummary]:
-    """Return the innermost frames, without the frames of the loop. The outermost frame comes first."""
+    """Return the innermost `_MAX_FRAMES` frames, without the frames of the loop. The outermost of them comes first."""
     frames = StackSummary.extract(walk_stack(frame))
     frames.reverse()
     first = next((place for place, each in enumerate(frames) if not each.filename.startswith(_OWN_PATHS)), 0)

@@ -19,7 +19,7 @@ _log = get_logger(__name__)
 
 
 class BusMessageReader:
-    """`MessageReader` of a handoff. The bus is used on the loop of the constructor.
+    """`MessageReader` of a handoff. The bus is used on the loop that ran when this object was created.
 
     Args:
         bus: Connection to the bus.

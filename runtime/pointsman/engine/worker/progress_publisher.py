@@ -1,6 +1,7 @@
 """Publish the reports of a running attempt.
 
-Progress is published in the background, as best effort. Domain events are published reliably.
+Progress is published in the background, and a report of progress may be lost. The publish of a domain event is repeated
+until the broker has stored the event.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ from pointsman_schemas.subjects import Subjects
 
 __all__ = ["BusProgressPublisher"]
 
-# Concurrent reports of one attempt. Only an endless loop makes more reports than this, and no reader could follow them.
+# Maximum number of one attempt's reports that are being published. Only an endless loop makes more reports.
 _MAX_OUTSTANDING = 256
-_BATCH_DELAY_S = 0.05  # seconds of text in one broadcast, because twenty broadcasts a second look like continuous text
+_BATCH_DELAY_S = 0.05  # seconds of text in one broadcast; twenty broadcasts a second look like continuous text
 # Seconds between two broadcasts of the whole text, for readers that missed a piece. While no text is written, the
 # broadcasts continue for late readers, and the interval doubles each time.
 _REPEAT_INTERVAL_S = 1.0
@@ -36,7 +37,10 @@ _log = get_logger(__name__)
 
 
 class BusProgressPublisher:
-    """`Reporter` of one attempt. Any thread may report. All reports are published on the loop of the constructor."""
+    """`Reporter` of one attempt. Any thread may report.
+
+    All reports are published on the loop that ran when this object was created.
+    """
 
     def __init__(
         self,

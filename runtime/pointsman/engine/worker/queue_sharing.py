@@ -1,4 +1,4 @@
-"""Find the teams whose handoffs delay each other in the queue of an agent without a team."""
+"""Find the teams whose handoffs delay each other in the queue of an agent that belongs to no team."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Sequence
 
 __all__ = ["QueueSharing"]
 
-_MIN_WAIT_S = 1.0  # seconds in the queue that count as a delay; for a free slot, a handoff waits for milliseconds
-_WINDOW_S = 60.0  # seconds for which a team counts after its last handoff
+_MIN_WAIT_S = 1.0  # seconds in the queue that count as a delay; if a slot is free, a handoff waits only milliseconds
+_WINDOW_S = 60.0  # seconds after its last handoff for which a team counts as a user of the queue
 _MAX_TEAMS = 100  # maximum number of remembered teams, which take some 10 kB
 
 
 class QueueSharing:
-    """The teams with handoffs for one agent. The queue of the agent is first in, first out, without shares."""
+    """The teams with handoffs for one agent. The agent's queue is first in, first out, and reserves no share."""
 
     def __init__(self) -> None:
         self._last_at: OrderedDict[str, float] = OrderedDict()  # by team, oldest first
@@ -28,7 +28,8 @@ class QueueSharing:
             now: The time by a monotonic clock, in seconds.
 
         Returns:
-            The teams that share the queue, if the handoff waited and a team was not returned before; otherwise empty.
+            The teams that share the queue, if the handoff was delayed and at least one of these teams was not returned
+            before. Otherwise no teams.
         """
         self._last_at[team] = now
         self._last_at.move_to_end(team)

@@ -1,4 +1,4 @@
-"""Limits of model providers that all processes of a namespace share. Each key and model has one message with the state.
+"""Limits of model providers that all processes of a namespace share. One message has the state for a key and a model.
 
 To acquire or release, a process replaces the message by compare-and-set. After a conflict, the process reads the
 message and retries.
@@ -33,7 +33,7 @@ __all__ = ["BusRateLimiter"]
 
 _log = get_logger(__name__)
 
-_MAX_CALL_S = 300.0  # seconds after which a call without a release counts as ended, because its process has died
+_MAX_CALL_S = 300.0  # seconds after which a call without a release counts as ended, because its process may have died
 _CLOSE_TIMEOUT_S = 0.5  # seconds at shutdown in which pending releases may complete
 _JITTER_S = 0.02  # seconds of random delay that separate the retries of waiting calls
 

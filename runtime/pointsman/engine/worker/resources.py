@@ -1,4 +1,4 @@
-"""Resources of a worker: the values of its lifespans. One task on the loop of the agents opens and closes them."""
+"""Resources of a worker: the values of its lifespans. One asyncio task on the agents' loop opens and closes them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _log = get_logger(__name__)
 class WorkerResources:
     """Open values of lifespans.
 
-    A context manager such as a task group must be closed by the task that opened the context manager. So one task opens
+    A context manager such as a task group must be closed by the asyncio task that opened it. So one asyncio task opens
     all lifespans, waits, and closes all lifespans.
 
     Args:
@@ -54,7 +54,7 @@ class WorkerResources:
         """Close the lifespans in reverse order.
 
         Args:
-            within: Limit for all lifespans together, in seconds. Afterwards, lifespans that are open are cancelled.
+            within: Limit for all lifespans together, in seconds. Lifespans that are open after this time are cancelled.
         """
         execution, self._execution = self._execution, None
         if execution is None:

@@ -20,7 +20,9 @@ __all__ = ["BusStepJournal"]
 
 
 class BusStepJournal:
-    """`StepJournal` of a handoff. Any loop may call the journal; the bus is used on the loop of the constructor.
+    """`StepJournal` of a handoff. Any loop may call the journal.
+
+    The bus is used on the loop that ran when this object was created.
 
     Args:
         bus: Connection to the bus.
@@ -30,7 +32,8 @@ class BusStepJournal:
         correlation_id: Correlation id of the steps.
         causation_id: Id of the handoff's event.
         clock: Clock of the worker.
-        fresh: True for the first delivery of the handoff. The journal then reads no steps, because no steps exist.
+        fresh: True for the first delivery of the handoff. This attempt then has no steps yet, so the journal reads
+            steps only if the handoff continues earlier attempts.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
-"""Watch all time limits with one sleeping task.
+"""Watch all time limits with one sleeping asyncio task.
 
-A timer for each limit would cost a task, although most work ends long before its limit.
+A sleeping asyncio task for each limit would be a waste, because most work ends long before its limit.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["TimeoutScheduler"]
 
 T = TypeVar("T")
 
-_ROUNDING_S = 1e-6  # seconds by which an item may expire early, because a rounding error is too short for a sleep
+_ROUNDING_S = 1e-6  # seconds by which an item may expire early, because no sleep is as short as a rounding error
 
 
 class TimeoutScheduler(Generic[T]):
@@ -35,7 +35,7 @@ class TimeoutScheduler(Generic[T]):
         self._sleeper: asyncio.Task[None] | None = None
 
     def watch(self, thing: T, seconds: float) -> None:
-        """Expire `thing` in `seconds`, if `thing` is not cancelled before."""
+        """Expire `thing` after `seconds`, unless `thing` is cancelled earlier."""
         until = self._due[thing] = self._clock.monotonic() + seconds
         if until < self._wakes_at:
             self.close()

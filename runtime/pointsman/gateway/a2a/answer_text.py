@@ -1,8 +1,9 @@
 """Stream the text of an answer while a synthesizer writes the text. Each client gets each character once.
 
-Text is not stored, so a gateway does not have the text that a client received from another gateway. The position of an
-event contains the length and the digest of the text that the client has. With the length and the digest, each gateway
-can continue the text, and can end the text with the stored answer.
+Text is not stored, so a gateway does not have the text that a client received from another gateway. But the position of
+each event contains the length and the digest of the text that the client then has, and a client that connects again
+sends this position. With the length and the digest, each gateway can continue the text, and can end the text with the
+stored answer.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ class AnswerText:
 
     @property
     def mark(self) -> str:
-        """The text in the position of an event; empty if the client has no text."""
+        """The length and the digest as a text for the position of an event; empty if the client has no text."""
         return f"-{self._length}-{self._digest}" if self._length else ""
 
     def add(self, delta: Delta) -> TextPiece | None:

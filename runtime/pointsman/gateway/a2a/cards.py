@@ -30,7 +30,8 @@ from pointsman_schemas.card import Role
 __all__ = ["SCHEMAS_EXTENSION", "CardMaker"]
 
 SCHEMAS_EXTENSION = "https://pointsman.invalid/a2a/schemas"
-"""The extension of the extended card with the JSON Schemas of the team. The URI is an identifier, not an address."""
+"""The URI of the extension that has the JSON Schemas of a team, in the extended card. Nothing is served under this
+URI."""
 
 _BINDINGS = (("JSONRPC", "1.0"), ("HTTP+JSON", "1.0"), ("JSONRPC", "0.3"), ("HTTP+JSON", "0.3"))
 _OUTPUT_MODES = ("text/plain", "application/json", "application/octet-stream")
@@ -112,7 +113,9 @@ class CardMaker:
         for card in await self._context.client.operations.teams():
             if card.name == name and caller.may_use(name):
                 return card
-        raise NotFoundError(f"no team {name!r} of yours has a live supervisor; GET /v1/teams lists your live teams")
+        raise NotFoundError(
+            f"there is no team {name!r} with a live supervisor that you may use; GET /v1/teams lists these teams"
+        )
 
     async def _agents(self, team: schemas.AgentCard) -> Sequence[schemas.AgentCard]:
         """Return one card for each live agent of a team."""

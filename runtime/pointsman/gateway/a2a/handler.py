@@ -66,7 +66,7 @@ class TeamHandler(RequestHandler):
     @validate_request_params
     @translated
     async def on_message_send(self, params: pb.SendMessageRequest, context: ServerCallContext) -> pb.Task:
-        """Begin a task or answer a question, and wait for the end or for the next question."""
+        """Accept a message, and wait for the end of its task or for the next question of the task."""
         call, reader = self._reader(context)
         validate_history_length(params.configuration)
         workflow, fold, answered = await self._accept(call, reader, params)
@@ -79,7 +79,7 @@ class TeamHandler(RequestHandler):
     async def on_message_send_stream(
         self, params: pb.SendMessageRequest, context: ServerCallContext
     ) -> AsyncGenerator[pb.Task | TaskEvent, None]:
-        """Begin a task or answer a question, and stream the task up to its end or to the next question."""
+        """Accept a message, and stream its task up to the end of the task or to its next question."""
         call, reader = self._reader(context)
         validate_history_length(params.configuration)
         workflow, fold, answered = await self._accept(call, reader, params, from_start=True)
@@ -98,7 +98,7 @@ class TeamHandler(RequestHandler):
     async def on_subscribe_to_task(
         self, params: pb.SubscribeToTaskRequest, context: ServerCallContext
     ) -> AsyncGenerator[pb.Task | TaskEvent, None]:
-        """Stream a task from now to its end, or from the position in the header `Last-Event-ID`."""
+        """Stream a task to its end, from now or from the position in the header `Last-Event-ID`."""
         call, reader = self._reader(context)
         workflow = await reader.find(params.id)
         place = Place.parse(call.request.headers.get("last-event-id", ""))
@@ -188,7 +188,7 @@ class TeamHandler(RequestHandler):
     async def on_list_task_push_notification_configs(
         self, params: pb.ListTaskPushNotificationConfigsRequest, context: ServerCallContext
     ) -> pb.ListTaskPushNotificationConfigsResponse:
-        """List the receivers of the events of a task, at most ten."""
+        """List the receivers of the events of a task. A task has at most ten receivers."""
         _, reader = self._reader(context)
         await reader.find(params.task_id)
         found = await self._push.of_task(params.task_id)
@@ -213,14 +213,14 @@ class TeamHandler(RequestHandler):
     async def _accept(
         self, call: Call, reader: TaskReader, params: pb.SendMessageRequest, *, from_start: bool = False
     ) -> tuple[Workflow, TaskFold, str]:
-        """Accept a message.
+        """Accept a message, which begins a task, answers a question, or gives a running task more information.
 
         Args:
             call: The call.
             reader: The reader of tasks.
             params: The message and its configuration.
-            from_start: True if the task is streamed. A message that begins a task, or repeats such a message, then
-                returns the empty task, so the stream has all events of the task.
+            from_start: True to return the empty task for a message that begins a task, or that repeats such a message.
+                The stream of the task then has all its events.
 
         Returns:
             The workflow, the task, and the question that the message answers; empty if the message answers no question.
@@ -368,6 +368,6 @@ class TeamHandler(RequestHandler):
 
 
 def _is_settled(fold: TaskFold, answered: str) -> bool:
-    """Return True if a task has ended, or waits for an answer although the question `answered` is closed."""
+    """Return True if a task has ended, or if it waits for an answer and the question `answered` is closed."""
     state = fold.task.status.state
     return state in TERMINAL or (state == INTERRUPTED and answered not in fold.questions)

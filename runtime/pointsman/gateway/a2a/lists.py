@@ -25,7 +25,7 @@ from pointsman.index.rows import Search
 
 __all__ = ["list_tasks"]
 
-_MAX_QUEUED = 100  # most requests that wait for admission, in a list
+_MAX_QUEUED = 100  # maximum number of requests in a list that wait for admission
 _CATCH_UP_S = 1.0  # seconds to wait until the index has the newest entry of the log
 
 

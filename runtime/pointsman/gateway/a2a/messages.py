@@ -70,8 +70,9 @@ def check_parts(message: Message) -> None:
         message: The message.
 
     Raises:
-        ContentTypeNotSupportedError: A part has a different media type, or is the address of a file.
-        InvalidParamsError: There are too many parts, or a part without content.
+        ContentTypeNotSupportedError: The media type of a part is not in `INPUT_MODES`, or a part is the address of a
+            file.
+        InvalidParamsError: There are too many parts, or a part has no content.
     """
     validate_input_modes(message, _CARD)
     if len(message.parts) > _MAX_PARTS:
@@ -89,8 +90,8 @@ def check_parts(message: Message) -> None:
 def input_in(message: Message) -> GivenInput:
     """Return the request in a message.
 
-    A single object without text is the input, unchanged. Otherwise, the input is the texts, followed by the data as
-    JSON.
+    If the message has one object and no text, the object is the input. Otherwise, the input is a text: the texts of the
+    message, followed by its data as JSON.
 
     Args:
         message: The message.
@@ -135,7 +136,7 @@ def answer_in(message: Message, question: QuestionAsked) -> GivenAnswer:
         The answer.
 
     Raises:
-        InvalidParamsError: The message does not decide the approval.
+        InvalidParamsError: The question asks for an approval, but the message neither approves nor rejects.
     """
     texts = [part.text for part in message.parts if part.WhichOneof("content") == "text"]
     data = [_plain(MessageToDict(part.data)) for part in message.parts if part.WhichOneof("content") == "data"]
@@ -159,7 +160,7 @@ def answer_in(message: Message, question: QuestionAsked) -> GivenAnswer:
 
 
 def metadata_in(message: Message, request: Mapping[str, Any]) -> dict[str, JsonValue]:
-    """Return the metadata of a message and of the request for the agents, without Pointsman's own keys.
+    """Return the metadata for the agents, from a message and its request, without Pointsman's own keys.
 
     Args:
         message: The message.

@@ -77,7 +77,7 @@ async def register(
 def check_config(context: Context, config: pb.TaskPushNotificationConfig) -> None:
     """Refuse a configuration to which nothing can be delivered.
 
-    The addresses of the host are not checked here, but each time the gateway connects to the host.
+    The IP addresses of the host are not checked here, but each time the gateway connects to the host.
 
     Args:
         context: The parts of the gateway.
@@ -95,7 +95,8 @@ def check_config(context: Context, config: pb.TaskPushNotificationConfig) -> Non
     if not valid or len(config.url) > _MAX_URL_CHARS or not _HEADER.fullmatch(config.url) or " " in config.url:
         schemes = " or ".join(f"{each}://" for each in allowed)
         raise InvalidParamsError(
-            f"the URL of push notifications is {config.url[:200]!r}; send a {schemes} URL without a user name"
+            f"the URL of push notifications is {config.url[:200]!r}; send a {schemes} URL without a user name, with at "
+            f"most {_MAX_URL_CHARS} characters"
         )
     for name, value, pattern in (
         ("token", config.token, _HEADER),
@@ -104,7 +105,8 @@ def check_config(context: Context, config: pb.TaskPushNotificationConfig) -> Non
     ):
         if value and (len(value) > _MAX_SECRET_CHARS or not pattern.fullmatch(value)):
             raise InvalidParamsError(
-                f"the {name} of push notifications is not a valid value of a header; send printable ASCII"
+                f"the {name} of push notifications cannot be sent in a header; send printable ASCII with at most "
+                f"{_MAX_SECRET_CHARS} characters"
             )
     if len(config.id) > _MAX_ID_CHARS:
         raise InvalidParamsError(f"the id of the configuration has more than {_MAX_ID_CHARS} characters")

@@ -1,8 +1,8 @@
 """Deliver the events of tasks to the receivers of push notifications, in order, with retries.
 
-One gateway at a time owns the delivery to a receiver, by compare-and-set in the bucket. If this gateway is killed,
-another gateway continues after some seconds with the event after the newest delivered event. Each event is delivered at
-least once.
+Only one gateway at a time owns the delivery to a receiver, because gateways acquire it by compare-and-set in the bucket
+of the receivers. If this gateway is killed, another gateway continues within a minute, after the newest event that is
+recorded as delivered. So each event is delivered at least once.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ __all__ = ["PushSender"]
 
 _log = get_logger(__name__)
 
-_MAX_DELIVERIES = 200  # deliveries that one gateway runs at a time
-_MAX_OF_CALLER = _MAX_DELIVERIES // 4  # deliveries of one caller, so that deliveries of other callers are not delayed
+_MAX_DELIVERIES = 200  # maximum number of deliveries that one gateway runs at a time
+_MAX_OF_CALLER = _MAX_DELIVERIES // 4  # maximum number of them for one caller, so that other callers are not delayed
 _OWNERSHIP_S = 40.0  # seconds for which a gateway owns a delivery; renewed with each event, and when idle
 _SEARCH_INTERVAL_S = 5.0  # seconds between searches for receivers that no gateway owns
-_KEPT_S = 7 * 86_400.0  # seconds until a receiver is removed after the end of the task
+_KEPT_S = 7 * 86_400.0  # seconds from the end of the deliveries to the removal of the receiver
 _GONE = 410
 _ERROR_CHARS = 300
 
@@ -138,7 +138,7 @@ class PushSender:
                 if not events:
                     stored = await self._own(stored)
                     continue
-                # the position advances only after the last event of an entry, so a crash repeats all events of an entry
+                # the position is stored after the last event of an entry; after a crash, the whole entry is sent again
                 stored = await self._own(
                     stored,
                     position=str(metadata_of(events[-1], "position") or ""),
@@ -187,7 +187,7 @@ class PushSender:
         )
 
     async def _own(self, stored: StoredReceiver, **changes: object) -> StoredReceiver:
-        """Acquire or renew the ownership of a delivery, and store the other `changes` in the same write."""
+        """Acquire or renew the ownership of a delivery, and store `changes` in the same write."""
         until = now() + timedelta(seconds=_OWNERSHIP_S)
         return await self._change(stored, owner=self._id, owned_until=until, **changes)
 

@@ -23,8 +23,8 @@ PUSH_GROUP = "push"
 _log = get_logger(__name__)
 
 _CONFLICT_PAUSE_S = 0.05
-_MAX_REVISIONS = 50_000  # most revisions in memory; if there are more, revisions of deleted keys are dropped
-_MAX_WRITES = 20  # attempts to make a change while other gateways change the same entry
+_MAX_REVISIONS = 50_000  # maximum number of revisions in memory; above it, revisions of deleted keys are dropped
+_MAX_WRITES = 20  # maximum number of attempts to make a change while other gateways change the same entry
 
 
 class PushReceiver(BaseModel):
@@ -47,9 +47,7 @@ class PushReceiver(BaseModel):
     error: str = Field(default="", description="The error of the newest failed attempt.")
     next_at: AwareDatetime | None = Field(default=None, description="Earliest time of the next attempt.")
     owner: str = Field(default="", description="The gateway that delivers.")
-    owned_until: AwareDatetime | None = Field(
-        default=None, description="Time at which the ownership of this gateway ends."
-    )
+    owned_until: AwareDatetime | None = Field(default=None, description="Time at which the ownership of `owner` ends.")
     changed_at: AwareDatetime = Field(description="Time of the newest change.")
 
     @property
@@ -76,7 +74,7 @@ class PushStore:
 
     def __init__(self, bucket: KeyValue) -> None:
         self._bucket = bucket
-        self._revisions: dict[str, int] = {}  # by key, including deleted keys, because compare-and-set needs theirs too
+        self._revisions: dict[str, int] = {}  # by key; compare-and-set also needs the revisions of deleted keys
         self.known: dict[str, StoredReceiver] = {}
         """The receivers by key."""
         self.changed = asyncio.Event()
@@ -93,7 +91,7 @@ class PushStore:
             task: The task.
 
         Returns:
-            The receivers, by id.
+            The receivers, sorted by id.
         """
         await self._read()
         found = [each.receiver for each in self.known.values() if each.receiver.task == task]

@@ -29,8 +29,8 @@ from pointsman_schemas.strict_json import parse
 
 __all__ = ["TaskReader", "queued_task"]
 
-_MAX_INLINE_BYTES = 1_000_000  # bytes; for a larger file, the artifact has the address of the content
-_MAX_ALL_INLINE_BYTES = 4_000_000  # bytes of all files of a task
+_MAX_INLINE_BYTES = 1_000_000  # largest file whose content is in an artifact; otherwise the artifact has its address
+_MAX_ALL_INLINE_BYTES = 4_000_000  # maximum number of bytes of all files whose contents are in one response
 
 
 class TaskReader:
@@ -59,7 +59,7 @@ class TaskReader:
             The workflow.
 
         Raises:
-            TaskNotFoundError: The team has no such task of the caller.
+            TaskNotFoundError: The caller has no task with this id at the team.
         """
         if is_token(id):
             try:
@@ -68,7 +68,7 @@ class TaskReader:
                 workflow = None
             if workflow is not None and workflow.team == self._team:
                 return workflow
-        raise TaskNotFoundError(f"there is no task {id[:100]!r} of yours; ListTasks lists your tasks")
+        raise TaskNotFoundError(f"you have no task {id[:100]!r} with this team; ListTasks lists your tasks")
 
     def empty(self, workflow: Workflow) -> TaskFold:
         """Return the empty task of a workflow, before any entry of the log is applied.
@@ -118,11 +118,11 @@ class TaskReader:
             workflow: The workflow of the task.
             fold: The task so far. Each new entry of the log is applied to it.
             inline: Put the content of small files into artifacts.
-            text: The part of the answer that the client already has. The rest is streamed while a model writes.
-                Default: the answer is not streamed.
+            text: The part of the answer that the client already has. The rest is streamed while a model writes it.
+                Default: None, and the whole answer is an event at the end of the task.
 
         Yields:
-            The events of one entry or of one piece of text; an empty sequence if there was no event for some seconds.
+            The events for one entry or for one piece of text. An empty sequence if there was no event for some seconds.
         """
         position = _position(fold.task)
         try:
@@ -209,9 +209,9 @@ def queued_task(queued: QueuedRequest) -> Task:
 
 
 def _place(event: TaskEvent, text: AnswerText) -> None:
-    """Remove the text that the client already has from a stored answer.
+    """Shorten a stored answer to the part that the client does not have.
 
-    Add the length and the digest of the text that the client then has to the position of the event.
+    Then add the length and the digest of the client's text to the position of the event.
     """
     if isinstance(event, TaskArtifactUpdateEvent) and event.last_chunk and not file_number(event.artifact):
         (part,) = event.artifact.parts

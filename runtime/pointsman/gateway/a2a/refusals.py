@@ -1,4 +1,7 @@
-"""Refuse requests that the SDK of A2A cannot read. The SDK alone reports most of them as its own faults, or crashes."""
+"""Refuse requests that the SDK of A2A cannot read.
+
+Without this module, the SDK reports most of these requests as its own faults, or crashes.
+"""
 
 from __future__ import annotations
 
@@ -27,14 +30,14 @@ _MAX_REASON_CHARS = 200
 
 
 def refuse_type(kind: str, *, rpc: bool) -> Response:
-    """Return the refusal of a body of another content type.
+    """Return the refusal of a body whose content type is not JSON.
 
     Args:
-        kind: The content type.
+        kind: The content type of the body; empty if the request names none.
         rpc: True for JSON-RPC, False for HTTP+JSON.
 
     Returns:
-        The response.
+        The refusal.
     """
     error = ContentTypeNotSupportedError(f"the body is {kind[:80] or 'of no type'!r}; send application/json")
     if rpc:
@@ -43,14 +46,14 @@ def refuse_type(kind: str, *, rpc: bool) -> Response:
 
 
 async def refuse_body(request: Request, *, rpc: bool) -> Response | None:
-    """Return the refusal of a body that is not strict JSON, such as half a surrogate pair, NaN or a key twice.
+    """Refuse a body that is not strict JSON: for example, it has half a surrogate pair, NaN or the same key twice.
 
     Args:
         request: The request.
         rpc: True for JSON-RPC, False for HTTP+JSON.
 
     Returns:
-        The response; None for strict JSON, and without a body.
+        The refusal. None if the body is strict JSON, or if the request has no body.
     """
     if not (body := await request.body()):
         return None
@@ -64,10 +67,11 @@ async def refuse_body(request: Request, *, rpc: bool) -> Response | None:
 
 
 async def checked(response: Response, request: Request, *, rpc: bool) -> Response:
-    """Return a response, or a refusal if the SDK failed before the request reached the team.
+    """Return the response of the SDK, or a refusal if the SDK failed before the request reached the team.
 
-    The SDK converts requests of the version 0.3 without checks, so an invalid request makes it fail. A stream of the
-    SDK would fail after the head of the response is sent, so the first event of a stream is read here, before that.
+    The SDK converts requests of the version 0.3 without checks, so an invalid request makes it fail. If the response is
+    a stream, the SDK fails when the first event is read. So this function reads the first event before any part of the
+    response is sent, because afterwards the client cannot get a refusal.
 
     Args:
         response: The response of the SDK.
@@ -87,7 +91,7 @@ async def checked(response: Response, request: Request, *, rpc: bool) -> Respons
 
 
 async def _begun(response: EventSourceResponse, request: Request, *, rpc: bool) -> Response:
-    """Return a stream whose first event was read, or the refusal in place of this event."""
+    """Read the first event of a stream. Return the stream with this event, or a refusal in place of the stream."""
     events = aiter(response.body_iterator)
     try:
         first = await anext(events)

@@ -1,4 +1,4 @@
-"""The routes of A2A: a card, JSON-RPC and HTTP+JSON for each team, in two versions."""
+"""The routes of A2A: a card, JSON-RPC and HTTP+JSON for each team, in the versions 1.0 and 0.3."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 _CARD_PATH = "/.well-known/agent-card.json"
 _JSON_TYPE = "application/json"
 _JSON_TYPES = (_JSON_TYPE, A2A_JSON_MEDIA_TYPE)
-_CARD_MAX_AGE_S = 60  # seconds a client may cache a card, which changes when an agent starts or stops
-_MAX_CARDS = 1_000  # most cards whose last change is in memory
+_CARD_MAX_AGE_S = 60  # seconds for which a client may cache a card; a card changes when an agent starts or stops
+_MAX_CARDS = 1_000  # maximum number of cards whose last change is in memory
 _VERSION = re.compile(r"(0\.3|1\.0)(\.[0-9]+)?")
 
 
@@ -108,12 +108,12 @@ def _origin(context: Context, request: Request) -> str:
 
 
 def _version_of(request: Request) -> str:
-    """Return the version of A2A that a client asks for; empty if the client names no version, as in 0.3."""
+    """Return the version of A2A that a client asks for; empty if it names no version, as clients of 0.3 do."""
     return request.headers.get("a2a-version") or request.query_params.get("A2A-Version", "")
 
 
 def _guarded(context: Context, route: Route, *, rpc: bool) -> Route:
-    """Wrap a route of the SDK. The route serves only teams of the caller, and raises the problems of the gateway."""
+    """Wrap a route of the SDK, to serve only teams that the caller may use, and to raise problems of the gateway."""
     endpoint: Endpoint = route.endpoint
 
     async def serve(request: Request) -> Response:
@@ -147,7 +147,9 @@ def _known_team(context: Context, endpoint: Endpoint) -> Endpoint:
         team, caller = request.path_params["team"], request.state.caller
         if not (is_token(team) and caller.may_use(team) and await is_known_team(context, team)):
             raise ProblemError(
-                404, "team_not_found", f"there is no team {team[:80]!r} of yours; GET /v1/teams lists your teams"
+                404,
+                "team_not_found",
+                f"there is no team {team[:80]!r} that you may use; GET /v1/teams lists the teams that you may use",
             )
         return await endpoint(request)
 
@@ -155,13 +157,13 @@ def _known_team(context: Context, endpoint: Endpoint) -> Endpoint:
 
 
 class _CardChanges:
-    """The times of the last changes of cards, as far as this gateway has served the cards."""
+    """The time of the last change of each card that this gateway has served."""
 
     def __init__(self) -> None:
         self._known: OrderedDict[str, tuple[str, datetime]] = OrderedDict()
 
     def since(self, card: str, tag: str) -> datetime:
-        """Return the time of the last change of a card. Before a change, return the time of the first request.
+        """Return the time at which this gateway first served the present content of a card.
 
         Args:
             card: The address of the card.
@@ -186,7 +188,7 @@ def _card_endpoint(context: Context, cards: CardMaker, changes: _CardChanges, *,
         call = _call_of(context, request)
         card = await cards.card(call.caller, call.team, call.url)
         old = not new and not _version_of(request).startswith("1.")
-        # The card has the fields of both versions, because clients ignore unknown fields.
+        # An old card has the fields of both versions, because a client ignores fields that it does not know.
         shown = agent_card_to_dict(card) if old else MessageToDict(card)
         # Two signatures of one card differ, so the tag is computed without the signatures.
         rest = {name: value for name, value in shown.items() if name != "signatures"}

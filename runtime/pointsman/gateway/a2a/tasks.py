@@ -5,10 +5,11 @@
 | request that waits for admission | `SUBMITTED` |
 | running | `WORKING`, with a line about each step |
 | question or approval | `INPUT_REQUIRED`, with the question as the message |
-| answer of a person, message to the workflow | a message of the history |
-| file of the team, after its task; answer | artifacts |
+| answer of a person, message to the workflow | a message in the history |
+| answer, file that a task returned | an artifact |
 | completed, also with gaps | `COMPLETED` |
-| failed; refused before its first task | `FAILED`; `REJECTED` |
+| failed after its first task began | `FAILED` |
+| failed without a task, because it was refused | `REJECTED` |
 | cancelled | `CANCELED` |
 
 The result depends only on the entries of the log, so each gateway returns the same task and the same events.
@@ -81,7 +82,7 @@ INTERRUPTED = TaskState.TASK_STATE_INPUT_REQUIRED
 
 TaskEvent: TypeAlias = TaskStatusUpdateEvent | TaskArtifactUpdateEvent
 
-_MAX_HISTORY = 200  # newest messages in the history of a task
+_MAX_HISTORY = 200  # maximum number of messages in the history of a task, which keeps the newest messages
 _STATES = {
     "queued": TaskState.TASK_STATE_SUBMITTED,
     "cancelling": TaskState.TASK_STATE_SUBMITTED,
@@ -169,7 +170,7 @@ class TaskFold:
             event: The next entry, after the entries of earlier calls.
 
         Returns:
-            The events of the entry for streams.
+            The events that a stream of the task sends for the entry.
         """
         entry, position = event.entry, str(event.position)
         line = self._commentary.line(entry)
@@ -275,7 +276,7 @@ class TaskFold:
         given = origin.get("message") if isinstance(origin, dict) else None
         parts = parts_of(entry.input)
         parts += [self._file_part(file) for file in entry.files]
-        del self.task.history[:]  # the message that the task had while the request waited for admission
+        del self.task.history[:]  # delete the message that `queued_task` added before the admission
         self._say(Role.ROLE_USER, str(given or f"{entry.workflow_id}-request"), parts)
 
     def _answered(self, entry: QuestionAnswered, position: str) -> None:
@@ -306,7 +307,7 @@ class TaskFold:
         return self._set(INTERRUPTED, entry, position, message)
 
     def _go_on(self, entry: Entry, position: str, line: str) -> TaskEvent:
-        """Return the event after a question was closed: the oldest open question, or the state of the work."""
+        """Return the event for a closed question. It shows the next open question, or that the work continues."""
         if not self.questions:
             return self._set(TaskState.TASK_STATE_WORKING, entry, position, line)
         waiting = next(iter(self.questions.values()))
@@ -381,7 +382,7 @@ class TaskFold:
 
 
 def _question_parts(entry: QuestionAsked) -> list[Part]:
-    """Return the text of a question, and for an approval the data that a person must read."""
+    """Return the text of a question. For an approval, also return the data that a person must read."""
     if entry.about == "information":
         return [Part(text=entry.text or "The team asks for information.", media_type="text/plain")]
     text = _SUBJECTS[entry.about]

@@ -3,7 +3,8 @@
 | Workflow | AG-UI |
 |---|---|
 | plan accepted, task status | `STATE_SNAPSHOT`, then `STATE_DELTA` |
-| attempt | `SUBAGENT_STARTED` and `STEP_STARTED` to `STEP_FINISHED` and `SUBAGENT_FINISHED` or `SUBAGENT_ERROR` |
+| start of an attempt | `SUBAGENT_STARTED`, `STEP_STARTED` |
+| end of an attempt | `STEP_FINISHED`, then `SUBAGENT_FINISHED` or `SUBAGENT_ERROR` |
 | tool call of an agent | `TOOL_CALL_START`, `TOOL_CALL_ARGS`, `TOOL_CALL_END`, `TOOL_CALL_RESULT` |
 | text that a model writes | `TEXT_MESSAGE_*` of the attempt's subagent |
 | answer | `TEXT_MESSAGE_*`, then `RUN_FINISHED` with the usage |
@@ -141,8 +142,8 @@ class RunEvents:
             The events.
         """
         subagent = f"{item.task_id}-{item.attempt}"
-        # The attempt has ended, or its entry has not arrived yet, so no open subagent can have the item. Or an agent
-        # reports about the attempt of another agent.
+        # Ignore the item in three cases: the attempt has ended, the entry that starts the attempt has not arrived yet,
+        # or an agent reports about an attempt of another agent.
         if self._open.get(item.task_id) != subagent or self._tasks[item.task_id]["agent"] != item.agent:
             return
         if isinstance(item, Delta):
@@ -205,7 +206,8 @@ class RunEvents:
     def _close(self, task: str, *, error: str = "", code: str = "", suspended: bool = False) -> Iterator[BaseEvent]:
         """Close the open attempt of a task, if there is one, and its open message.
 
-        The attempt has failed if there is an `error`, waits for an answer if `suspended`, and otherwise has succeeded.
+        The attempt has failed if there is an `error`. It has not ended if `suspended` is True. Otherwise, it has
+        succeeded.
 
         Yields:
             The events.

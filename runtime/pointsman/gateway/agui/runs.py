@@ -1,7 +1,7 @@
 """Run a team for a front end that uses AG-UI.
 
-A run is a workflow. A run that waits for answers ends with interrupts. A later run of the thread has the answers in
-`resume`, and continues the same workflow.
+A run begins a workflow and streams its events. If the workflow waits for answers, the run ends with interrupts. A later
+run of the thread has the answers in `resume`, and continues the same workflow.
 """
 
 from __future__ import annotations
@@ -60,10 +60,10 @@ class RunInput(LenientBody):
     "/{team}",
     summary="Run a team",
     description="Run a team through the Agent User Interaction Protocol (AG-UI 1.0). The response is a stream of AG-UI "
-    "events. A repetition of a request with the same `runId` and thread is the same workflow. A run that waits for "
+    "events. A repeated request with the same `runId` and thread starts no second workflow. A run that waits for "
     "answers finishes with the outcome `interrupt`. A later run with `resume` answers all interrupts and continues "
-    "the workflow. When the client "
-    "disconnects, the workflow is cancelled, unless the request has an `Idempotency-Key`.",
+    "the workflow. When the client disconnects, the workflow is cancelled, unless the request has an "
+    "`Idempotency-Key`.",
     response_class=StreamingResponse,
     responses={200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}, **problems(404, 409, 410)},
 )
@@ -151,7 +151,7 @@ async def _stream(
 
 
 async def _open_questions(context: Context, workflow: Workflow) -> Sequence[Question]:
-    """Return the open questions; an empty list if a person has already answered the question in the log."""
+    """Return the open questions of a workflow. The list is empty if all questions have been answered by now."""
     return await context.client.operations.questions(workflow.id)
 
 
@@ -190,7 +190,7 @@ async def _resume(
     history = [event async for event in context.streams.history(workflow)]
     asked = {event.entry.question: at for at, event in enumerate(history) if isinstance(event.entry, QuestionAsked)}
     if unknown := sorted(ids.keys() - asked.keys()):
-        raise ProblemError(404, "unknown_interrupt", f"the workflow never asked {', '.join(unknown)}")
+        raise ProblemError(404, "unknown_interrupt", f"the workflow has no question {', '.join(unknown)}")
     for name, entry in ids.items():
         if (question := waiting.get(name)) is not None:
             await _answer(context, caller, question, entry)

@@ -63,15 +63,17 @@ class BatchRequest(Body):
 
 
 class BatchCounts(BaseModel):
-    """Numbers of rows."""
+    """Numbers of the rows of a batch."""
 
-    completed: int = Field(default=0, description="Rows that have completed.")
-    partial: int = Field(default=0, description="Rows with an incomplete answer.")
-    failed: int = Field(default=0, description="Rows that have failed.")
-    cancelled: int = Field(default=0, description="Rows that were cancelled.")
-    running: int = Field(default=0, description="Rows whose workflow runs.")
-    waiting: int = Field(default=0, description="Rows that were not sent, or whose request waits for admission.")
-    not_sent: int = Field(default=0, description="Rows that will not be sent, because the batch has ended.")
+    completed: int = Field(default=0, description="Number of rows that have completed.")
+    partial: int = Field(default=0, description="Number of rows with an incomplete answer.")
+    failed: int = Field(default=0, description="Number of rows that have failed.")
+    cancelled: int = Field(default=0, description="Number of rows that were cancelled.")
+    running: int = Field(default=0, description="Number of rows whose workflow runs.")
+    waiting: int = Field(
+        default=0, description="Number of rows that are not sent yet, or whose request waits for admission."
+    )
+    not_sent: int = Field(default=0, description="Number of rows that are never sent, because the batch has ended.")
 
 
 class BatchView(BaseModel):
@@ -85,10 +87,12 @@ class BatchView(BaseModel):
     usage: UsageView = Field(description="Usage of the rows that have ended.")
     concurrency: int = Field(description="Largest number of workflows that run at the same time.")
     caller: str = Field(description="The caller.")
-    created_at: AwareDatetime = Field(description="Time of the batch.")
-    ended_at: AwareDatetime | None = Field(default=None, description="Time of the end.")
+    created_at: AwareDatetime = Field(description="Time at which the batch was created.")
+    ended_at: AwareDatetime | None = Field(default=None, description="Time at which the batch ended.")
     reason: str = Field(default="", description="The reason why the batch ended before all rows were done.")
-    warning: str | None = Field(default=None, description="A warning if the team may not exist.")
+    warning: str | None = Field(
+        default=None, description="A warning if the team has no live supervisor and no known workflow."
+    )
 
     @classmethod
     def of(cls, record: BatchRecord, progress: BatchProgress) -> BatchView:

@@ -80,19 +80,23 @@ async def create_batch(
     caller: CallerArg,
     batches: BatchesArg,
     response: Response,
-    team: Annotated[str | None, Query(description="For lines: the team.")] = None,
+    team: Annotated[str | None, Query(description="For `application/jsonl`: the team.")] = None,
     concurrency: Annotated[
-        int | None, Query(description="For lines: largest number of workflows that run at the same time, at most 100.")
+        int | None,
+        Query(
+            description="For `application/jsonl`: largest number of workflows that run at the same time, at most 100."
+        ),
     ] = None,
     deadline: Annotated[
-        float | None, Query(description="For lines: seconds from the admission of a row to its deadline.")
+        float | None,
+        Query(description="For `application/jsonl`: seconds from the admission of a row to its deadline."),
     ] = None,
     idempotency_key: Annotated[
         str | None,
         Header(
             min_length=1,
             max_length=MAX_CALLER_ID_CHARS,
-            description="Your name for the batch. A repetition of the request with the same key is the same batch. A "
+            description="Your name for the batch. A repeated request with the same key creates no second batch. A "
             "different batch with the same key is refused.",
         ),
     ] = None,
@@ -152,7 +156,9 @@ async def get_results(
     batch_id: BatchPath,
     caller: CallerArg,
     batches: BatchesArg,
-    after: Annotated[int, Query(ge=0, le=1_000_000_000, description="Only rows after the row of this number.")] = 0,
+    after: Annotated[
+        int, Query(ge=0, le=1_000_000_000, description="The number of a row. Only later rows are sent.")
+    ] = 0,
 ) -> Response:
     """Send the results of a batch."""
     record = await batches.find(batch_id, _owner(caller))

@@ -66,7 +66,7 @@ DigestPath = Annotated[str, Path(pattern=DIGEST_PATTERN, description="The SHA-25
 
 
 class FileObject(BaseModel):
-    """An upload. Fields that OpenAI's API also has have the names of that API."""
+    """An upload. If OpenAI's API has a field, too, the field has the same name here."""
 
     id: str = Field(description="The id. Requests name the file by this id.")
     object: Literal["file"] = Field(default="file", description="Always `file`.")

@@ -54,14 +54,14 @@ async def find_upload(store: FileStore, caller: Caller, id: str) -> StoredFile:
         The upload.
 
     Raises:
-        NotFoundError: There is no such upload of the caller.
+        NotFoundError: The caller has no upload with this id.
     """
     if re.fullmatch(FILE_ID_PATTERN, id):
         owner, _, digest = id.rpartition("-")
         found = await store.find(owner, digest)
         if found is not None and owner == _owner(caller, found.file.name, found.file.media_type):
             return found
-    raise NotFoundError(f"there is no file {id[:120]!r} of yours; upload the file with POST /v1/files")
+    raise NotFoundError(f"you have no file {id[:120]!r}; upload the file with POST /v1/files")
 
 
 async def usable_files(store: FileStore, caller: Caller, ids: Iterable[str]) -> Sequence[File]:
@@ -76,7 +76,7 @@ async def usable_files(store: FileStore, caller: Caller, ids: Iterable[str]) -> 
         The files.
 
     Raises:
-        NotFoundError: There is no such upload of the caller.
+        NotFoundError: The caller has no upload with one of these ids.
         ProblemError: An upload is too old for a new request.
     """
     files: list[File] = []
@@ -196,7 +196,7 @@ class _Event(NamedTuple):
 
 
 async def _parts(body: AsyncIterator[bytes], boundary: bytes) -> AsyncGenerator[_Event, None]:
-    """Yield the steps of a form as the body arrives. The parser bounds the headers of a part."""
+    """Yield the steps of a form as the body arrives. The parser limits the size of a part's headers."""
     events: list[_Event] = []
     headers: dict[str, str] = {}
     name, value = bytearray(), bytearray()

@@ -6,5 +6,5 @@ Tasks extension    tasks, status_messages
 Resources          resources
 Streamable HTTP    endpoint
 
-Only `endpoint` needs the extra `gateway`; the others need the extra `mcp`.
+Only `endpoint` needs the extra `gateway`. The other modules need the extra `mcp`.
 """

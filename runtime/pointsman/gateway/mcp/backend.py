@@ -28,7 +28,7 @@ None if nothing has happened for some seconds.
 
 ANSWER_GRACE_S = 5.0  # seconds after the deadline in which a team can still answer with partial results
 _ENDED = ("completed", "partial", "failed", "cancelled")
-_MAX_ITEMS = 1_000  # items of a stream that are queued for a slow reader
+_MAX_ITEMS = 1_000  # maximum number of items of a stream that are queued for a slow reader
 
 
 class CallRefusedError(PointsmanError):
@@ -82,7 +82,7 @@ async def find_tool(backend: Backend, name: str) -> TeamTool | None:
     """Return the tool of a team that the caller may use.
 
     Args:
-        backend: The calls of the caller.
+        backend: The operations for the caller.
         name: The name of the tool.
 
     Returns:
@@ -109,7 +109,7 @@ class ClientBackend:
         self._deadline = deadline
 
     async def tools(self) -> Sequence[TeamTool]:
-        """Return the tool of the team, also if no supervisor of the team is live."""
+        """Return the tool of the team, even if no supervisor of the team is live."""
         found = [TeamTool.of(card) for card in await self.client.operations.teams() if card.name == self._team]
         return found[:1] or [TeamTool(self._team)]
 
@@ -156,10 +156,10 @@ class ClientBackend:
         return view
 
     async def ended(self, before: str | None, most: int) -> tuple[Sequence[WorkflowItem], str | None]:
-        """Return the newest workflows of the team that have ended. There is one page.
+        """Return the newest workflows of the team that have ended, on a single page.
 
         Args:
-            before: Unused.
+            before: Not used, because there is no second page.
             most: The greatest number of workflows.
 
         Returns:
@@ -180,7 +180,7 @@ class ClientBackend:
         ], None
 
     async def follow(self, workflow: Workflow) -> AsyncGenerator[StreamItem, None]:
-        """Yield the entries, reports and texts of a workflow that the user may read, and then the outcome.
+        """Yield the entries, reports and texts of a workflow, as far as the user may read them, and then the outcome.
 
         Args:
             workflow: The workflow.

@@ -51,7 +51,7 @@ async def serve_call(
     Args:
         ctx: The context of the request.
         params: The parameters of the call.
-        backend: The calls of the caller.
+        backend: The operations for the caller.
 
     Returns:
         The result.
@@ -77,7 +77,7 @@ async def begin_workflow(params: types.CallToolRequestParams, backend: Backend) 
 
     Args:
         params: The parameters of the call.
-        backend: The calls of the caller.
+        backend: The operations for the caller.
 
     Returns:
         The workflow.
@@ -105,10 +105,10 @@ async def _wait(
     Args:
         ctx: The context of the request.
         workflow: The workflow.
-        backend: The calls of the caller.
+        backend: The operations for the caller.
         since: Report the progress of entries after this time. Default: all entries.
-        answered: Questions that this call does not put to the person again, because the person has answered the
-            question or closed its form.
+        answered: Questions that this call does not put to the person again, because the person has answered them or
+            closed their forms.
         problems: By question, the reason why an answer was not accepted. The reason is shown with the question.
 
     Returns:
@@ -128,7 +128,7 @@ async def cancelling(workflow: Workflow, backend: Backend) -> AsyncIterator[None
 
     Args:
         workflow: The workflow.
-        backend: The calls of the caller.
+        backend: The operations for the caller.
 
     Yields:
         Nothing; wait here.
@@ -147,7 +147,7 @@ async def cancel_workflow(workflow: Workflow, backend: Backend, reason: str) -> 
 
     Args:
         workflow: The workflow.
-        backend: The calls of the caller.
+        backend: The operations for the caller.
         reason: The reason.
     """
     try:
@@ -160,7 +160,7 @@ async def result_files(backend: Backend, workflow: str) -> list[File]:
     """Return the files that the tasks of a workflow returned.
 
     Args:
-        backend: The calls of the caller.
+        backend: The operations for the caller.
         workflow: The workflow.
 
     Returns:
@@ -191,9 +191,9 @@ async def _tool(params: types.CallToolRequestParams, backend: Backend) -> TeamTo
 
 
 async def _resume(params: types.CallToolRequestParams, backend: Backend) -> tuple[Workflow, dict[str, str]]:
-    """Answer the questions of the workflow in the request state with the responses of this call.
+    """Find the workflow that the request state names, and answer its questions with the responses of this call.
 
-    The state is the id of the workflow. The state needs no signature, because a caller may only see its own workflows.
+    The state is the id of the workflow. The state needs no signature, because a caller can only find its own workflows.
 
     Returns:
         The workflow, and by question the reason why an answer was not accepted.
@@ -266,7 +266,7 @@ class _Follower:
         await self._ctx.session.report_progress(float(self._reports), message=line)
 
     async def _ask(self, id: str) -> types.InputRequiredResult | None:
-        """Put a question to a person, as the result of this call or (older protocol) by a request to the client."""
+        """Put a question to a person: by a request to the client if possible, otherwise as the result of this call."""
         if not self._elicits or id in self._answered:
             return None
         question = await self._find(id)
@@ -312,14 +312,14 @@ class _Follower:
                     "mcp_question_not_put",
                     question=question.id,
                     error=str(error),
-                    hint="answer the question by a command",
+                    hint="answer the question with `pointsman answer`",
                 )
                 return
             if not (problem := problems.get(question.id, "")):
                 return
 
     def _given_up(self) -> CallResult:
-        """Return the result of a call if the process stops. The workflow continues."""
+        """Return the result of a call that ends because the process stops. The workflow continues."""
         if self._ctx.protocol_version >= _FIRST_WITH_INPUT_REQUIRED:
             return types.InputRequiredResult(request_state=self._workflow.id)
         return error_result(

@@ -41,7 +41,7 @@ async def open_questions(backend: Backend, workflow: str) -> Sequence[Question]:
     """Return the open questions of a workflow.
 
     Args:
-        backend: The calls of the caller.
+        backend: The operations for the caller.
         workflow: The workflow.
 
     Returns:
@@ -68,7 +68,9 @@ def elicitation_of(question: Question, problem: str = "") -> types.ElicitRequest
 
 
 def form_of(question: Question) -> dict[str, Any]:
-    """Return the form for a question. MCP allows only flat objects, so any other answer gets a field `answer`.
+    """Return the form for a question.
+
+    MCP allows only forms of flat objects. If the answer is of another type, the form has one field `answer`.
 
     Args:
         question: The question.
@@ -84,17 +86,17 @@ def form_of(question: Question) -> dict[str, Any]:
     if schema.get("type") in _PRIMITIVES:
         field: dict[str, Any] = dict(schema)
     else:
-        field = {"type": "string", "title": "Answer", "description": f"JSON by {compact_json(schema).decode()}"}
+        field = {"type": "string", "title": "Answer", "description": f"JSON that fits {compact_json(schema).decode()}"}
     return {"type": "object", "properties": {_ANSWER: field}, "required": [_ANSWER]}
 
 
 async def answer_questions(
     backend: Backend, questions: Sequence[Question], responses: Mapping[str, object]
 ) -> dict[str, str]:
-    """Answer questions with the responses to elicitations. A response without an open question is ignored.
+    """Answer questions with the responses to elicitations. A response to a question that is not open is ignored.
 
     Args:
-        backend: The calls of the caller.
+        backend: The operations for the caller.
         questions: The open questions.
         responses: The responses by the ids of the questions.
 

@@ -168,7 +168,7 @@ class GatewayBackend:
             most: The greatest number of workflows.
 
         Returns:
-            The workflows, and the cursor of the next page.
+            The workflows, and the cursor of the next page; None after the last page.
         """
         search = Search(statuses=_ENDED, caller="" if self._caller.operator else self._caller.name)
         rows = list(islice(self._context.index.matching(search, before=int(before) if before else None), most + 1))

@@ -18,8 +18,8 @@ from pointsman_schemas.ids import TOKEN_PATTERN
 
 __all__ = ["TEMPLATES", "list_resources", "read_resource"]
 
-_PAGE = 50  # resources of a page
-# bytes of a file in a result; the result is JSON in memory, and a command can save larger files
+_PAGE = 50  # maximum number of resources on a page
+# size of the largest file in a result; a result is JSON in memory, and `pointsman files` can save a larger file
 _MAX_FILE_BYTES = 8_000_000
 _URI = re.compile(rf"pointsman://workflows/({TOKEN_PATTERN.strip('^$')})(?:/files/([1-9][0-9]{{0,5}}))?")
 _TEXT_TYPES = ("text/", "application/json")
@@ -41,7 +41,7 @@ TEMPLATES = [
 
 
 class UnknownResourceError(MCPError):
-    """There is no such resource for the caller.
+    """The caller has no resource with this URI.
 
     Args:
         uri: The URI.
@@ -50,7 +50,7 @@ class UnknownResourceError(MCPError):
     def __init__(self, uri: str) -> None:
         super().__init__(
             types.INVALID_PARAMS,
-            f"there is no resource {uri[:200]!r} of yours; resources/list lists outcomes",
+            f"there is no resource {uri[:200]!r} that you may read; resources/list lists your outcomes",
             data={"uri": uri[:1_000]},
         )
 
@@ -60,7 +60,7 @@ async def list_resources(params: types.PaginatedRequestParams | None, backend: B
 
     Args:
         params: The parameters, with the cursor of a page.
-        backend: The calls of the caller.
+        backend: The operations for the caller.
 
     Returns:
         A page.
@@ -92,13 +92,13 @@ async def read_resource(params: types.ReadResourceRequestParams, backend: Backen
 
     Args:
         params: The parameters, with the URI.
-        backend: The calls of the caller.
+        backend: The operations for the caller.
 
     Returns:
         The content.
 
     Raises:
-        UnknownResourceError: There is no such resource for the caller.
+        UnknownResourceError: The caller has no resource with this URI.
         MCPError: The file is too large.
     """
     found = _URI.fullmatch(params.uri)
@@ -128,8 +128,8 @@ async def _file_content(
     if file.size > _MAX_FILE_BYTES:
         raise MCPError(
             types.INVALID_PARAMS,
-            f"{file.name} has {file.size} bytes, but a resource may have at most {_MAX_FILE_BYTES}; save the file by "
-            f"a command",
+            f"{file.name} has {file.size} bytes, but a resource may have at most {_MAX_FILE_BYTES}; save the file "
+            f"with `pointsman files`",
         )
     pieces: list[bytes] = []
     async with aclosing(backend.client.read_file(file)) as reading:
