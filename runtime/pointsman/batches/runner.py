@@ -20,22 +20,23 @@ __all__ = ["BatchRunner"]
 
 _log = get_logger(__name__)
 
-_SILENT_BEATS = 4  # heartbeats without a write of the feeder after which another process feeds the batch
+_SILENT_BEATS = 4  # number of heartbeats that a feeder may miss before another process feeds the batch
 _SEARCH_INTERVAL_S = 0.5  # seconds between searches for batches without a feeder
-_MAX_FEEDS = 20  # batches that one process feeds at a time
-# batches of one caller that one process feeds at a time, so batches that wait for a caller's daily limit do not use all
-# places
+_MAX_FEEDS = 20  # largest number of batches that one process feeds at a time
+# Largest number of batches of one caller that one process feeds at a time. Without this bound, batches that wait for
+# the daily limit of one caller could use all places.
 _MAX_OF_CALLER = _MAX_FEEDS // 4
 _RELEASE_TIMEOUT_S = 2.0
-_KEPT = timedelta(days=7)  # the time after which the record of an ended batch is deleted
+_KEPT = timedelta(days=7)  # time from the end of a batch to the deletion of its record
 
 
 class BatchRunner(Signal):
     """The batches of a namespace in the memory of one process. Each change of a record is a change of this signal.
 
-    A process measures the time since the last change of a record by its own clock, so the clocks of the processes may
-    differ. If two processes feed a batch at the same time, no row is done twice, because the id of a request consists
-    of the id of the batch and the number of the row.
+    If a record has not changed for some time, its feeder has stopped, and this process may feed the batch. A process
+    measures this time by its own clock, so the clocks of the processes may differ. If two processes feed a batch at the
+    same time, no row is done twice: the id of a request consists of the id of the batch and the number of the row, so
+    both processes send the same request.
 
     Args:
         parts: The parts of the process.
@@ -56,7 +57,7 @@ class BatchRunner(Signal):
         return sorted(found, key=lambda record: record.created_at, reverse=True)
 
     def add(self, stored: StoredRecord) -> None:
-        """Add a record that this process has stored, before the watch of the bucket delivers the record.
+        """Add a record that this process has stored. Later the watch of the bucket delivers the same record.
 
         Args:
             stored: The record.

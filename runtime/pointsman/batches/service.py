@@ -42,12 +42,12 @@ __all__ = ["MAX_CONCURRENCY", "BatchAction", "BatchConflictError", "BatchProgres
 BatchAction: TypeAlias = Literal["pause", "resume", "cancel"]
 MAX_CONCURRENCY = 100
 """Largest number of workflows of a batch that run at the same time."""
-_MAX_OPEN = 10  # most batches of a caller that have not ended
-_MAX_KEPT = 10_000  # most batches of a caller, including batches that ended in the last seven days
+_MAX_OPEN = 10  # largest number of batches of a caller that have not ended
+_MAX_KEPT = 10_000  # largest number of batches of a caller, including batches that ended in the last seven days
 _KEPT_RETRY_S = 3_600  # seconds after which a caller with too many stored batches may try again
 _RETRY_S = 5  # seconds after which a caller with too many open batches may try again
 _MAX_LISTED = 100
-_READS = 16  # outcomes that are read at the same time
+_READS = 16  # number of outcomes that are read at the same time
 
 
 class BatchConflictError(PointsmanError):
@@ -55,7 +55,7 @@ class BatchConflictError(PointsmanError):
 
     Args:
         kind: The cause as one word.
-        message: The cause, and the change that helps.
+        message: The cause, and what the caller can do.
     """
 
     def __init__(self, kind: str, message: str) -> None:
@@ -67,7 +67,7 @@ class BatchProgress(NamedTuple):
     """The progress of a batch.
 
     Attributes:
-        counts: Numbers of rows by status: `running`, `waiting`, `not_sent`, or the status of the outcome.
+        counts: The number of rows for each status: `running`, `waiting`, `not_sent`, or the status of the outcome.
         usage: Usage of the rows that have ended.
         problems: The newest rows that did not complete.
     """
@@ -94,11 +94,11 @@ class Batches(BatchRunner):
         self._uploads = OpenCounts()
 
     def id_of(self, caller: str, key: str) -> str:
-        """Return the id of the batch that a caller names.
+        """Return the id of the batch to which a caller has given a key.
 
         Args:
             caller: The caller.
-            key: The caller's own name for the batch.
+            key: The key, which is the caller's own name for the batch.
         """
         return f"batch-{derive_id('batch', caller, key)}"
 
@@ -122,7 +122,8 @@ class Batches(BatchRunner):
             caller: The caller of the requests.
             team: The team.
             pieces: The rows, with one JSON text or object per line.
-            key: The caller's own name for the batch. A repetition with the same key and rows is the same batch.
+            key: The caller's own name for the batch. If the caller has a batch with this key, and its rows and options
+                are the same, the call returns that batch.
             limits: The limits of the caller. Rows wait while a limit is reached. Default: none.
             name: The name of the file of the rows.
             max_row_bytes: Largest size of a row, in bytes.
@@ -136,8 +137,8 @@ class Batches(BatchRunner):
         Raises:
             ContractError: The concurrency is not between 1 and 100.
             RowsRefusedError: A row is not a request, there is no row, or the rows are too many or too large.
-            CallerLimitError: Too many batches of the caller have not ended.
-            BatchConflictError: The key belongs to another batch.
+            CallerLimitError: The caller has too many batches that have not ended, or too many stored batches.
+            BatchConflictError: The caller has a batch with this key, but with other rows or options.
         """
         if not 1 <= concurrency <= MAX_CONCURRENCY:
             raise ContractError(f"the concurrency is {concurrency}; use 1 to {MAX_CONCURRENCY}")
@@ -188,7 +189,7 @@ class Batches(BatchRunner):
         """
         found = await read_record(self._bucket, id)
         if found is None or caller not in ("", found.record.caller):
-            raise NotFoundError(f"there is no batch {id!r} of yours; list your batches to see their ids")
+            raise NotFoundError(f"you have no batch {id!r}; list your batches to see their ids")
         return found.record
 
     async def change(self, id: str, action: BatchAction, *, actor: str) -> BatchRecord:
@@ -217,7 +218,9 @@ class Batches(BatchRunner):
         return stored.record
 
     def progress(self, record: BatchRecord) -> BatchProgress:
-        """Return the progress of a batch: the counts in the record, and from the index the rows that follow these.
+        """Return the progress of a batch.
+
+        The record has the counts of the rows before `record.next`. The later rows are counted from the index.
 
         Args:
             record: The batch.
@@ -241,7 +244,7 @@ class Batches(BatchRunner):
 
         Args:
             record: The batch.
-            after: Only rows after the row of this number.
+            after: The number of a row. Only the rows after this row are returned. Default: all rows.
 
         Yields:
             The rows.
@@ -259,8 +262,8 @@ class Batches(BatchRunner):
         if len(own) >= _MAX_KEPT:
             raise CallerLimitError(
                 "too_many_batches",
-                f"{caller} has {len(own)} of {_MAX_KEPT} batches, and each is stored for seven days; send more rows "
-                f"in each batch",
+                f"{caller} has {len(own)} of {_MAX_KEPT} batches, and each batch is stored for seven days after its "
+                f"end; send more rows in each batch",
                 _KEPT_RETRY_S,
             )
         running = sum(1 for each in own if each.ended_at is None) + self._uploads[caller]

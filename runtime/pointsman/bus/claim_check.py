@@ -1,11 +1,13 @@
 """Claim check: store a large body in the object store, then publish a message with the name of the object.
 
-A body is large if the body does not fit into a message. A reader of the bus receives the body that was published. The
-name of an object contains its workflow and a digest of its content. So a workflow stores a body only once, and when a
-workflow is forgotten, the bodies of other workflows remain. The object has the form of NATS object stores (ADR-20),
-chunks and a description, so any client library can read the object. But client libraries cannot store an object here:
-they use rollup, and the bucket refuses rollup, because a publisher could empty the bucket by rollup. So a program that
-stores an object must publish the chunks and the description of the object without rollup.
+A body is large if the body does not fit into a message. The bus loads the object for its readers, so a reader receives
+the body that was published. The name of an object contains its workflow and a digest of its content. So a workflow
+stores a body only once, and when a workflow is forgotten, the bodies of other workflows remain.
+
+An object consists of chunks and a description, as in every NATS object store (ADR-20), so any client library can read
+the object. But client libraries cannot store an object here, because they use rollup. The bucket refuses rollup, with
+which a publisher could empty the bucket. A program that stores an object must publish the chunks, then the description,
+without rollup.
 """
 
 from __future__ import annotations
@@ -44,8 +46,8 @@ __all__ = [
 _log = structlog.get_logger(__name__)
 
 REUSE_MAX_AGE_S = 86_400.0
-"""Seconds for which new messages may refer to a stored object. Afterwards the object is stored again, because retention
-removes an object that is much older than every message."""
+"""Seconds for which new messages may refer to a stored object. Afterwards the object is stored again for a new message,
+because retention removes an object that is much older than the messages that still exist."""
 _LAG_PAUSES_S = (0.1, 0.2, 0.4, 0.8)  # seconds between two reads of an object that a replica may still lack
 CHUNK_BYTES = 131_072  # the default of ADR-20
 
@@ -98,9 +100,9 @@ class ClaimCheckStore:
         self._may_lag = may_lag
 
     def fits_in_message(self, body: bytes) -> bool:
-        """Return True if `body` fits into a message with any headers.
+        """Return True if `body` fits into a message even with the largest headers.
 
-        Most bodies fit. After True, the caller does not have to count the headers.
+        Most bodies do. The caller then does not have to count the bytes of the headers.
         """
         return len(body) + MAX_HEADER_BYTES <= min(self._bus.max_payload, self._max_body)
 
@@ -113,7 +115,8 @@ class ClaimCheckStore:
 
         Raises:
             OversizeEventError: The message is larger than `bound`, headers included. Nothing was stored.
-            PublishOutcomeUnknownError: The broker did not answer. An object without a reference may be stored.
+            PublishOutcomeUnknownError: The broker did not answer. Perhaps the object was stored, but no message refers
+                to the object.
         """
         room = min(self._bus.max_payload, self._max_body)
         headers = header_size(wire)
@@ -124,9 +127,10 @@ class ClaimCheckStore:
         return b"", {**wire, DATAREF_HEADER: claim.encode()}
 
     async def resolve(self, stored: StoredMessage) -> StoredMessage:
-        """Return `stored` with its body.
+        """Return `stored` with the body to which its headers refer. Without such a header, return `stored` unchanged.
 
-        If the body is not available, the message still has its reference, and `decode` raises `BodyLostError`.
+        If the object does not exist or is damaged, return `stored` unchanged, too. `decode` then raises
+        `BodyLostError`, because the headers still have the reference.
         """
         if stored.body or (reference := _reference_header(stored.headers)) is None:
             return stored
@@ -170,7 +174,7 @@ class ClaimCheckStore:
         """Return True if the whole object can be read.
 
         The description alone is not sufficient. After a purge, or after the broker lost a part of its store, chunks may
-        be missing. The check takes as long as a second write would take.
+        be missing. The check reads the whole object, which takes as long as storing the object again.
         """
         try:
             await self._load_body(claim)

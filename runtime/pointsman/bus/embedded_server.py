@@ -20,19 +20,19 @@ __all__ = ["EmbeddedBroker"]
 
 _START_TIMEOUT_S = 20.0  # seconds; a node starts in 0.1 s, but the recovery of a large store takes longer
 _STOP_TIMEOUT_S = 5.0  # seconds that the server may take to flush and end after SIGTERM; then the server is killed
-# `sync_interval` is 1 s instead of the server's default of two minutes, because one second has no measurable cost, but
-# with `always` a message takes 2.9 times as long. A power cut may lose the messages of the last second; a killed server
-# loses no messages. See docs/durability.md.
+# A power cut may lose the messages of the last `sync_interval`, so the interval is 1 s instead of the server's default
+# of two minutes. 1 s has no measurable cost; with the value `always`, a message takes 2.9 times as long. A server that
+# is killed loses no messages. See docs/durability.md.
 _CONFIG_TEMPLATE = """jetstream { sync_interval: "1s" }
 """
 _POLL_INTERVAL_S = 0.01  # seconds; only a new file reports the start, so this process polls for the file
-_LOG_TAIL_LINES = 5  # last lines of the log to search for the reason of a failed start
+_LOG_TAIL_LINES = 5  # number of last lines of the log that are searched for the reason of a failed start
 _WATCH_INTERVAL_S = 0.2  # seconds between two checks that the server runs; each check is one system call
 
 # Only the Linux kernel notifies a child of its parent's death (PR_SET_PDEATHSIG), and only the child can request the
 # notice. `preexec_fn` would run Python between fork and exec, which can deadlock in a process with threads. Instead, a
-# tiny interpreter requests the notice, checks that its parent has not changed, and becomes the server. This takes
-# 15 ms, and the pid stays the same.
+# tiny interpreter requests the notice, checks that its parent has not ended before the request, and becomes the server.
+# This takes 15 ms, and the pid stays the same.
 _PARENT_WATCHDOG = """
 import ctypes, os, signal, sys
 ctypes.CDLL(None).prctl(1, signal.SIGTERM)
@@ -120,8 +120,8 @@ class EmbeddedBroker:
             config.write_text(_CONFIG_TEMPLATE)
         command = [binary, *at, "-js", "-sd", where, "--ports_file_dir", where, "-c", str(config), *self._extra_args]
         with (home / "nats-server.log").open("ab") as log:
-            # In a separate session, Ctrl-C in the terminal does not stop the server before this process drains.
-            # A plain Popen does not belong to an event loop, so another event loop may stop the server.
+            # The server has a separate session, so Ctrl-C in the terminal does not stop the server before this process
+            # drains. A plain Popen does not belong to an event loop, so another event loop can stop the server.
             self._process = subprocess.Popen(  # noqa: ASYNC220 - the one fork takes a millisecond
                 _with_parent_watchdog(command), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
             )

@@ -65,10 +65,11 @@ class FileStore:
         Args:
             name: The name of the file, without a folder.
             media_type: The media type.
-            owner: The workflow to which the file belongs, or `shared`. Forgetting the workflow deletes the file.
+            owner: The owner of the file, such as a workflow or a batch, or `shared`. Forgetting a workflow deletes its
+                files.
 
         Returns:
-            The writer. The file cannot be read before the writer's `finish`.
+            The writer. The file can be read after the writer's `finish`.
         """
         file = File(name=name, media_type=media_type, size=0, sha256="0" * 64, owner=owner)
         return FileWriter(self._bus, self._bucket, self._clock, self._max_bytes, file)
@@ -77,7 +78,7 @@ class FileStore:
         """Find a file by its owner and its content.
 
         Args:
-            owner: The workflow to which the file belongs, or another owner.
+            owner: The owner of the file, as in `create`.
             digest: The SHA-256 of the content, in lower-case hexadecimal digits.
 
         Returns:
@@ -104,8 +105,8 @@ class FileStore:
     async def read(self, file: File) -> AsyncGenerator[bytes, None]:
         """Read a file in pieces, and check its size and digest.
 
-        The check ends after the last piece. So a caller that must not use a damaged file must wait for the end before
-        the caller uses the pieces.
+        The check ends after the last piece. So a caller that must not use a damaged file must read all pieces before
+        using the first piece.
 
         Args:
             file: The file.
@@ -211,7 +212,11 @@ class FileWriter:
         return file
 
     async def _is_readable(self, file: File) -> bool:
-        """Return True if the stored object is whole. A store that lost chunks may still have the description."""
+        """Return True if the stored object is whole, because a store that lost chunks may still have the description.
+
+        Raises:
+            BodyLostError: The stored object is not whole.
+        """
         store = FileStore(self._bus, self._bucket, self._clock, self._max_bytes)
         async with aclosing(store.read(file)) as pieces:
             async for _ in pieces:
@@ -225,7 +230,7 @@ class FileWriter:
 
 def _parse(file: File, stored: StoredMessage | None) -> ObjectInfo:
     if stored is None:
-        raise BodyLostError(f"the file {file.name!r} is not in the object store: removed, or never stored")
+        raise BodyLostError(f"the file {file.name!r} is not in the object store: it was removed, or was never stored")
     try:
         description = ObjectInfo.model_validate_json(stored.body)
     except ValidationError:

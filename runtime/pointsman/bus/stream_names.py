@@ -52,7 +52,10 @@ STORED_KINDS: Mapping[str, StoredKind] = {
 
 
 def stream_names(subjects: Subjects, *, apart: bool) -> Mapping[StreamKind, str]:
-    """Return the name of each stream at the broker. If `apart` is True, handoffs have a separate stream."""
+    """Return the name of each stream at the broker. If `apart` is True, handoffs have a separate stream.
+
+    Otherwise the stream `work` stores the handoffs.
+    """
     return {
         "requests": subjects.request_stream,
         "controls": subjects.control_stream,

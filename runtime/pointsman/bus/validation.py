@@ -43,8 +43,8 @@ DUPLICATE_WINDOW_S = 120.0
 the broker. All retries of a publish together take less time."""
 REQUEST_DUPLICATE_WINDOW_S = 0.1
 """The duplicate window of the stream of requests, in seconds: the shortest window that the broker accepts. Callers
-choose their message ids, so in a longer window a caller could suppress the request of another caller. No longer window
-is needed, because supervisors detect a repeated request by the id of its workflow."""
+choose their message ids, so in a longer window a caller could suppress the request of another caller. A longer window
+is not needed, because supervisors detect a repeated request by the id of its workflow."""
 EXPECTED_SEQUENCE_HEADER = "Nats-Expected-Last-Subject-Sequence"
 ROLLUP_HEADER = "Nats-Rollup"
 TTL_HEADER = "Nats-TTL"
@@ -52,12 +52,11 @@ SCHEDULER_HEADER = "Nats-Scheduler"  # the broker sets this header to the schedu
 # The expected sequence is the last sequence of this subject, not of the subject of the message.
 EXPECTED_SUBJECT_HEADER = f"{EXPECTED_SEQUENCE_HEADER}-Subject"
 
-_MAX_SUBJECT_CHARS = (
-    1_000  # the server closes the connection after a protocol line above 4,096 bytes; a line may have two subjects
-)
+# The server closes the connection after a protocol line of more than 4,096 bytes, and a line may have two subjects.
+_MAX_SUBJECT_CHARS = 1_000
 MAX_HEADER_BYTES = 65_535  # JetStream stores the length of a message's headers in 16 bits
 MAX_CARD_BYTES = 65_536  # small, because supervisors have all cards in memory, and planners' prompts contain schemas
-_MAX_SHOWN_CHARS = 80  # characters of a refused value that an error message repeats
+_MAX_SHOWN_CHARS = 80  # number of characters of a refused value that an error message repeats
 _LITERAL = r"[^\s.*>\x00-\x1f\x7f\ud800-\udfff]+"
 _SUBJECT = re.compile(rf"{_LITERAL}(?:\.{_LITERAL})*")
 _FILTER = re.compile(rf"(?:(?:{_LITERAL}|\*)(?:\.(?:{_LITERAL}|\*))*(?:\.>)?|>)")
@@ -74,10 +73,14 @@ def check_subject(subject: str) -> None:
 
 
 def check_filter(subject: str) -> None:
-    """Raise `InvalidTokenError` if `subject` is not valid in a subscription. A token may be `*`, the last token `>`."""
+    """Raise `InvalidTokenError` if `subject` is not valid in a subscription.
+
+    A token may be `*`, and the last token may be `>`.
+    """
     if len(subject) > _MAX_SUBJECT_CHARS or not _FILTER.fullmatch(subject):
         _invalid_subject(
-            subject, "tokens without white space or control characters, `*` alone in a token, `>` only as the last"
+            subject,
+            "tokens without white space or control characters; `*` only as a whole token, `>` only as the last token",
         )
 
 

@@ -65,11 +65,11 @@ COMMANDS: Mapping[str, Entry | Group] = {
             "list": Entry("webhooks:list_", "List the endpoints, oldest first."),
             "show": Entry("webhooks:show", "Show an endpoint with its newest deliveries."),
             "rotate": Entry("webhooks:rotate", "Give an endpoint a new secret and print the secret once."),
-            "disable": Entry("webhooks:disable", "Send nothing more to an endpoint. Its events are not stored."),
+            "disable": Entry("webhooks:disable", "Stop sending events to an endpoint. New events are not stored."),
             "enable": Entry("webhooks:enable", "Send events to an endpoint again."),
             "delete": Entry("webhooks:delete", "Delete an endpoint and its secrets."),
-            "deliveries": Entry("webhooks:deliveries", "List deliveries with an attempt, most recently changed first."),
-            "resend": Entry("webhooks:resend", "Send deliveries again, by their events or by their status."),
+            "deliveries": Entry("webhooks:deliveries", "List the tried deliveries, most recently changed first."),
+            "resend": Entry("webhooks:resend", "Send deliveries again, selected by event or by status."),
         },
     ),
     "supervisor": Entry("serve:supervisor", "Run the supervisor of a team until SIGTERM or Ctrl-C."),
@@ -90,7 +90,7 @@ COMMANDS: Mapping[str, Entry | Group] = {
     "audit": Entry("forget:audit", "List forgotten workflows, and handled dead letters."),
     "export": Entry("archive:export", "Write a workflow and its child workflows to a file."),
     "import": Entry("archive:import_", "Load an exported workflow into a namespace, for reading."),
-    "replay": Entry("archive:replay", "Repeat the decisions of an exported workflow, and compare."),
+    "replay": Entry("archive:replay", "Repeat exported decisions, and print the differences."),
     "questions": Entry("questions:questions", "List the questions that wait for a person, oldest first."),
     "answer": Entry("questions:answer", "Answer a question of an agent or a planner."),
     "approve": Entry("questions:approve", "Approve a task, a tool call or a plan."),
@@ -180,8 +180,8 @@ class _Command(TyperCommand):
         try:
             return super().parse_args(ctx, args)
         except Exception as error:
-            # If an unknown option resembles no known option, it may be text that begins with a dash. So add a hint. The
-            # error is from click or from Typer's copy of click, so its type is not tested.
+            # If an unknown option resembles no known option, it may be text that begins with a dash. So add a hint to
+            # the error. The error is from click or from Typer's copy of click, so its type is not tested.
             unknown: Any = error
             last: Any = next((each for each in reversed(self.params) if each.param_type_name == "argument"), None)
             if last is not None and not getattr(unknown, "possibilities", True):
@@ -236,7 +236,7 @@ def _as_command(function: Callable[..., Code]) -> Callable[..., None]:
 
 
 def _check_utf8(values: Mapping[str, Any]) -> None:
-    """Refuse arguments with bytes that are not UTF-8. With replaced bytes, an id could name a different object.
+    """Refuse arguments with bytes that are not UTF-8. If such bytes were replaced, an id could name another object.
 
     Paths are not checked, because the names of files may be any bytes.
 

@@ -141,18 +141,24 @@ WorkflowId = Annotated[
 ]
 OfWorkflow = Annotated[
     str | None,
-    typer.Option("--workflow", metavar="ID", help="Only of this workflow. Default: of all.", show_default=False),
+    typer.Option(
+        "--workflow", metavar="ID", help="Use only this workflow. Default: all workflows.", show_default=False
+    ),
 ]
 Since = Annotated[
     str | None,
     typer.Option(
         metavar="TIME",
-        help="Only from this time on: an age such as 90s, 15m, 2h or 3d, or a time such as 2026-01-31T12:00:00Z.",
+        help="The earliest time: an age such as 90s, 15m, 2h or 3d, or a time such as 2026-01-31T12:00:00Z. "
+        "Default: no limit.",
         show_default=False,
     ),
 ]
 Until = Annotated[
-    str | None, typer.Option(metavar="TIME", help="Only before this time, written as for --since.", show_default=False)
+    str | None,
+    typer.Option(
+        metavar="TIME", help="The latest time, in the form of --since. Default: no limit.", show_default=False
+    ),
 ]
 QuestionId = Annotated[str, typer.Argument(metavar="ID", help="The id that `pointsman questions` shows.")]
 

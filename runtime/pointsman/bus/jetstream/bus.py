@@ -2,7 +2,7 @@
 
 Every wait for the broker is bounded. The bus sends requests and parses the JSON of the answers without nats-py, for two
 reasons. nats-py's `publish_async` never resolves when the server answers with an error. nats-py's `fetch` begins with a
-probe, which can leave a pull request open at the broker, and a message for this pull request is lost.
+probe, which can leave a pull request open at the broker. A message that the broker delivers to this request is lost.
 """
 
 from __future__ import annotations
@@ -66,7 +66,9 @@ __all__ = ["JetStreamBus", "connect"]
 
 _AGEING_STREAMS: frozenset[StreamKind] = frozenset({"dead", "deliveries", "limits", "artifacts"})
 """The streams whose oldest messages the broker may delete by age."""
-_NEARLY_FULL = 0.8  # share of `stream_bytes` above which a stream is reported; any other limit is always reported
+# A stream that drops its oldest messages at `stream_bytes` is reported when it holds more than this share of the limit.
+# A stream that drops its oldest messages at another limit is always reported.
+_NEARLY_FULL = 0.8
 
 _CLOSE_TIMEOUT_S = 0.5
 """Seconds in which a closing bus sends its last messages, such as negative acknowledgements. A healthy network needs
@@ -90,9 +92,9 @@ async def connect(
         clock: The clock for waits and time stamps; default: the system's clock.
         wait: The longest wait for the connection, in seconds; None, the default, waits without a limit.
         observer: Called for each message that is published or received; default: no observer.
-        leader_reads: True to read from the leader of a stream, because a process that makes decisions must not read
-            older data from a replica. False to put the read subject into the subject of each request, because a
-            permission can then limit the read; a replica that lags may answer. Default: True.
+        leader_reads: True to read from the leader of a stream. A process that makes decisions must not read older data
+            from a replica. False to put the subject to read into the subject of each request. A permission can then
+            limit the reads, but a replica that lags may answer. Default: True.
 
     Returns:
         The connected bus.
@@ -257,7 +259,7 @@ class JetStreamBus:
         expect: int | None = None,
         message_id: str | None = None,
     ) -> Coroutine[Any, Any, int]:
-        """Send `body` at once, if the connection is up and `body` does not have to be stored separately first."""
+        """Send `body` at once if the connection is up and `body` fits into a message. Otherwise the await sends it."""
         orders = {EXPECTED_SEQUENCE_HEADER: str(expect)} if expect is not None else {}
         if message_id is not None:
             orders[MESSAGE_ID_HEADER] = message_id
@@ -266,7 +268,10 @@ class JetStreamBus:
     def _publish(
         self, name: str, subject: str, body: bytes, headers: Mapping[str, str], orders: dict[str, str]
     ) -> PendingCall[int]:
-        """Store a message on `name`. For a schedule, `subject` is its target. Errors are raised only by the await."""
+        """Return a call that stores a message on `name`. Errors are raised only when the call is awaited.
+
+        For a schedule, `name` is the subject of the schedule, and `subject` is its target.
+        """
         try:
             check_subject(name)
             if subject != name:
@@ -306,7 +311,8 @@ class JetStreamBus:
     ) -> Coroutine[Any, Any, bool]:
         """Send the schedule at once, as `publish` does."""
         moment = at.astimezone(UTC).isoformat().replace("+00:00", "Z")
-        # The compare-and-set checks the target, because the broker removes the schedule from `name` at the publish.
+        # The compare-and-set checks the target: at the time `at`, the broker publishes on `target` and removes the
+        # schedule from `name`. So only `target` shows that the schedule has fired.
         orders = {
             "Nats-Schedule": f"@at {moment}",
             "Nats-Schedule-Target": target,

@@ -42,11 +42,14 @@ _DEFAULT_PORT = 4222  # the default port of a NATS server
 _REFUSAL_WAIT_S = 0.05  # seconds to wait for the error of a server that closes the connection
 _SUBSCRIPTIONS_EXCEEDED = "maximum subscriptions exceeded"
 _HUNG_UP = "the server hung up before it answered CONNECT"
-_DRAIN_TIMEOUT_S = 1.0  # seconds that one round trip may take when the client closes
+_DRAIN_TIMEOUT_S = 1.0  # seconds that the drain of a subscription, which is one round trip, may take
 
 
 class TlsRequiredError(nats.errors.Error):
-    """A connection was closed before `CONNECT`, because the server offers no TLS or requires a client certificate."""
+    """TLS with a server is not possible.
+
+    The server offers no TLS, requires a client certificate, or hung up twice after the TLS handshake.
+    """
 
     def __init__(self, seen: str) -> None:
         super().__init__(seen)
@@ -67,8 +70,8 @@ class NatsClient(Client):
       the text names another subject.
     - No error of the server ends the client permanently. nats-py closes the client on any `-ERR` except a stale
       connection, for example on expired credentials.
-    - No message ends the reading. A header block of only `NATS/1.0` ends nats-py's reading, and any client may publish
-      such a block.
+    - No message ends the reading. nats-py stops reading after a header block of only `NATS/1.0`, and any client can
+      publish such a block.
     - If the server sends no first line, the connection is closed. nats-py leaves the socket open.
     - After the connection is lost, the client can still be closed, and drops its unsent messages. nats-py tries to send
       the messages and fails.
@@ -76,11 +79,12 @@ class NatsClient(Client):
     - `flush` returns when the server has processed all earlier commands. nats-py sends its PING before commands that
       wait for the flusher, for example before a new subscription.
     - The late answer to an abandoned flush is ignored. In nats-py, such an answer ends the connection.
-    - Headers are read faster, because every event has a dozen headers and nats-py checks every character of every name.
+    - Headers are read without a check of each character. nats-py checks every character of every name, and every event
+      has a dozen headers.
     - `subscribe_raw` calls a plain function for each message from the socket, and `publish_raw` takes a finished header
       block. This avoids nats-py's queue, task switch and second check of the headers, which are a third of the cost of
-      a message. The message also does not pass through asyncio's StreamReader and its reading task, and needs no match
-      of two patterns.
+      a message. The message also does not pass through asyncio's StreamReader and its reading task, and is matched with
+      one pattern instead of two.
     """
 
     def __init__(self, inbox_prefix: str = "_INBOX") -> None:
@@ -164,7 +168,7 @@ class NatsClient(Client):
         return inbox
 
     async def shutdown(self) -> None:
-        """Close the client permanently. A failed close raises `CLIENT_ERRORS`, a cancellation `CancelledError`."""
+        """Close the client permanently. Raise one of `CLIENT_ERRORS` if this fails, `CancelledError` if cancelled."""
         await _cancellable(self.close())
 
     def mark_refused(self, refusal: Refusal, error: Exception) -> None:
@@ -176,8 +180,8 @@ class NatsClient(Client):
     def _newest_accepted(self) -> int:
         """Return the id of the newest subscription that the server did not refuse, or 0.
 
-        An error about the limit of subscriptions names no subscription, and the server sends one error for each
-        subscription above the limit.
+        An error about the limit of subscriptions names no subscription. The server sends one error for each
+        subscription above the limit, so each error belongs to the newest subscription without an error.
         """
         refused = {sid for sid, inbox in self._inboxes.items() if inbox.refused is not None}
         return max(self._subs.keys() - refused, default=0)
@@ -253,7 +257,7 @@ class NatsClient(Client):
     def drop_settlements_of(self, stream: str) -> None:
         """Drop unsent commands whose subject or reply subject acknowledges a delivery of `stream`.
 
-        A supervisor forwards a delivery with the acknowledgement subject in the reply subject.
+        The reply subject counts, because a supervisor that forwards a delivery puts the acknowledgement subject there.
         """
         settles = re.compile(rb"[^\r]*\$JS\.ACK\.(?:[^\r]*\.)?" + re.escape(stream.encode()) + rb"\.")
         self._pending = [command for command in self._pending if not settles.match(command)]
@@ -339,13 +343,13 @@ class NatsClient(Client):
             self._dropped_by.add(self.trying)
         hung_up = isinstance(error, ConnectionError) or _HUNG_UP in str(error)
         # A server that refuses the client certificate sends a TLS alert and closes the connection. The alert may be
-        # lost if data was unread. A server that shuts down during the try looks the same, but not at two tries in a
-        # row. So only the second such end is reported.
+        # lost if data was unread. Then a server that shuts down during the try looks the same, but not at two tries in
+        # a row. So only the second such end is reported.
         if hung_up and (first if not self._greeted else self._asked_for_certificate):
             if self.trying in self._hung_up:
                 return TlsRequiredError(
-                    f"{self.trying} hangs up after the TLS handshake, so the server may refuse the client certificate; "
-                    "check POINTSMAN_TLS_CERT, and the broker's log"
+                    f"{self.trying} hangs up after the TLS handshake; perhaps the server refuses the client "
+                    "certificate; check POINTSMAN_TLS_CERT, and the broker's log"
                 )
             self._hung_up.add(self.trying)
         if not self._greeted and (isinstance(error, TimeoutError) or "empty response" in str(error)):
@@ -501,18 +505,19 @@ class _Tcp(TcpTransport):
         self._io_reader, self._io_writer = reader, asyncio.StreamWriter(transport, protocol, reader, loop)
 
     def abandon(self) -> None:
-        """Close the connection after a failed try to connect. The reason of the failure is reported already."""
+        """Close the connection after a failed try to connect. `wait_closed` then raises no error."""
         self._is_abandoned = True
         self.close()  # type: ignore[no-untyped-call]
 
     async def wait_closed(self) -> None:
         """Wait until the connection is closed.
 
-        All waiters share a future of asyncio, and a cancelled waiter would cancel this future for the other waiters.
+        All waiters share a future of asyncio. The future is shielded, because a cancelled waiter would cancel the
+        future for the other waiters.
 
         Raises:
-            OSError: The connection was lost by an error, and `abandon` was not called. After `abandon`, nats-py would
-                report the error in place of the server's reason.
+            OSError: The connection was lost by an error, and `abandon` was not called. After `abandon`, the server's
+                reason is reported already, and nats-py would report this error instead of the reason.
         """
         try:
             await asyncio.shield(super().wait_closed())  # type: ignore[no-untyped-call]

@@ -32,7 +32,7 @@ _OPTIONAL_HINT = (
     "the process uses the streams and consumers that exist; POINTSMAN_PROVISION=false saves the request that is refused"
 )
 _MAX_REPORTED = 100  # maximum number of refused subjects in the log, each of them once
-_LATE_REFUSAL_S = 5.0  # seconds in which the refusal of an abandoned request arrives
+_LATE_REFUSAL_S = 5.0  # seconds for which the refusal of an abandoned request may still arrive
 _CLOSE_TIMEOUT_S = 0.25  # seconds; a silent socket must not delay the exit of a process
 _PING_INTERVAL_S = 2.0  # seconds; after three pings without an answer (4 to 6 s), a half-open connection is closed
 
@@ -41,7 +41,7 @@ class NatsConnection:
     """One connection to a NATS server or cluster, over `client`. The broker's monitoring shows `name`.
 
     `on_lost` and all `listeners` are called when the connection is lost, `on_restored` when the connection is restored.
-    `on_no_responders` is called with each subject of a request that has no subscriber.
+    If the subject of a request has no subscriber, `on_no_responders` is called with the subject.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class NatsConnection:
         self._faults: dict[str, str] = {}  # by server, since the last connection; an empty text for a transient fault
         self._reason = ""
         self._reasons: set[str] = set()  # the reasons logged since the last connection
-        self._reported: set[tuple[bool, str, str]] = set()  # logged refusals: True if optional, and the kind
+        self._reported: set[tuple[bool, str, str]] = set()  # logged refusals: True if optional, and `Refusal.kind`
         self._optional: Counter[str] = Counter()  # prefixes of the subjects of optional requests
         self.listeners: set[Callable[[], None]] = set()
         self.refusal_listeners: set[Callable[[Refusal, PermissionDeniedError], None]] = set()
@@ -157,7 +157,7 @@ class NatsConnection:
         _log.info("bus_connected", server=settings.servers, client=self._name)
 
     async def _subscribe_replies(self) -> None:
-        """Subscribe to the replies, and flush, because a refusal arrives before the answer to the flush."""
+        """Subscribe to the replies, and flush. If the broker refuses, its refusal arrives before the flush returns."""
         await self.subscribe(self._requests.replies.subject, self._requests.replies.on_message)
         await self.flush_client()
         if self._requests.denied is not None:
@@ -170,7 +170,10 @@ class NatsConnection:
             await self._broker_restarted.wait()
 
     async def send(self, subject: str, body: bytes = b"", *, reply: str = "", headers: bytes = b"") -> None:
-        """Send a message. If the connection is down and its buffer is full, drop the message, which callers detect."""
+        """Send a message. If the connection is down and its buffer is full, drop the message.
+
+        Callers detect the loss: a request gets no answer, and the broker redelivers a delivery that is not settled.
+        """
         try:
             self.client.publish_raw(subject, reply, headers, body)
             if self.client.is_full:
@@ -273,8 +276,8 @@ class NatsConnection:
     def _judge(self, fault: str) -> None:
         """Record the result of a try at one server.
 
-        If every server was tried, and the fault of one of the servers is permanent, fail all requests that wait for the
-        connection, or the first connection.
+        If every server was tried, and the fault of at least one server is permanent, raise this fault: in `open` during
+        the first connection, and later in all requests that wait for the connection.
         """
         self._faults[self.client.trying] = fault
         found = next(filter(None, self._faults.values()), "")

@@ -27,8 +27,8 @@ class Follower:
     Attributes:
         stream: The name of the stream.
         subject: The filter.
-        after: The sequence of the last yielded message. Before the first message, the following begins after this
-            sequence.
+        after: The sequence of the last yielded message, or the argument `after` if no message was yielded yet.
+            Only messages with higher sequences are yielded.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Follower:
         self._bus = bus
         self._read_last = last
         self._known_at: datetime | None = None  # the broker's time of the last message, or of the first consumer
-        self._lost_at: datetime | None = None  # the value of `_known_at` at a loss of messages
+        self._lost_at: datetime | None = None  # the value of `_known_at` when the stream lost messages
         self._push: PushConsumer | None = None
 
     @property
@@ -61,10 +61,10 @@ class Follower:
     async def messages(self) -> AsyncGenerator[StoredMessage, None]:
         """Yield the messages in the order of their sequences.
 
-        A replacement consumer begins with the last yielded message. The stream was created again, or has lost its end,
-        in two cases: its newest sequence is lower than that of the last yielded message, or a younger message has the
-        sequence of the last yielded message. In both cases the iterator continues with the first message that is
-        younger than the last yielded message.
+        A replacement consumer begins with the last yielded message. Two cases show that the stream was created again or
+        has lost its last messages: the newest sequence of the stream is lower than that of the last yielded message, or
+        a younger message has the sequence of the last yielded message. In both cases the iterator continues with the
+        first message that is younger than the last yielded message.
 
         Yields:
             The stored messages, then each new message.

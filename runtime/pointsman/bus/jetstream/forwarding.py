@@ -1,9 +1,9 @@
-"""Forward deliveries between connections over core NATS. The last receiver settles the delivery.
+"""Forward deliveries between connections over core NATS. The connection that receives a delivery last settles it.
 
-The message is forwarded unchanged, but with another reply subject: an inbox of the sender, followed by the reply
-subject of the delivery, by which any connection can settle the delivery. If the receiver does not exist, the server
-reports this at once to the inbox. The sender then returns the delivery by the reply subject in the subject of the
-report.
+Any connection can settle a delivery by the reply subject of the delivery. A forwarded message is unchanged except for
+its reply subject, which consists of an inbox of the sender, the name of the receiver and the reply subject of the
+delivery. If the receiver does not exist, the server reports this at once on this reply subject, so the report reaches
+the sender. The sender reads the reply subject of the delivery there, and returns the delivery to its consumer.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ class Forwarder:
         self._namespace = namespace
         self._absence_s = absence
         self._resolve = whole
-        self._unsynced = f".{Subjects(namespace).handoff_stream}."  # exists only if the broker need not sync handoffs
+        # this stream exists only if the broker does not have to sync handoffs
+        self._unsynced = f".{Subjects(namespace).handoff_stream}."
         self._inbox = bus.new_inbox()
         self._subscription: BusSubscription | None = None
         self._absent: dict[str, float] = {}  # by receiver: the time until which `forward` does not try the receiver
@@ -103,7 +104,7 @@ class Forwarder:
             on_delivery(delivery)
 
     def _on_no_responders(self, message: WireMessage) -> None:
-        """Return a delivery to its consumer, because the server reports with status 503 that the receiver is absent."""
+        """Return a delivery to its consumer if the server reports by the status 503 that the receiver is absent."""
         if not message.status.startswith("503"):
             return
         name, _, settles = message.subject.removeprefix(f"{self._inbox}.").partition(".")
@@ -111,7 +112,7 @@ class Forwarder:
         self._run_in_background(self._delivery(WireMessage(message.subject, settles, b"")).nak())
 
     def _delivery(self, message: WireMessage) -> PullDelivery:
-        """Return the delivery, which is from the current start of the broker, because core NATS stores no messages."""
+        """Return the delivery. Core NATS stores no messages, so the delivery was made after the last restart."""
         return PullDelivery(self._bus, message, self._bus.restarts if self._unsynced in message.reply else None)
 
     def _run_in_background(self, work: Awaitable[None]) -> None:

@@ -56,7 +56,7 @@ async def ensure_bucket(bus: Connection, bucket: str, *, replicas: int, max_byte
 
 
 class KeyValueBucket:
-    """The keys of `group` in an existing bucket. With an empty `group`, the keys without a group."""
+    """The keys of `group` in an existing bucket. An empty `group` means the keys without a group."""
 
     def __init__(self, writer: _Writer, reader: _Reader, bucket: str, group: str = "") -> None:
         self._writer = writer

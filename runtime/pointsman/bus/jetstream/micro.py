@@ -19,7 +19,10 @@ _VERBS = ("PING", "INFO", "STATS")
 
 
 def micro_subjects(service: Service) -> list[tuple[str, str]]:
-    """Return pairs of a subject and a verb. A subject is for all services, the name of `service`, or its instance."""
+    """Return pairs of a subject and a verb.
+
+    A subject addresses all services, all services with the name of `service`, or only this instance.
+    """
     name, instance = token(service.name, "service"), token(service.id, "instance")
     return [(f"$SRV.{verb}{scope}", verb) for verb in _VERBS for scope in ("", f".{name}", f".{name}.{instance}")]
 

@@ -75,7 +75,8 @@ ADVICE = {
     10027: "raise max_streams of the account: a namespace needs nine",
     10028: "raise the limits of the account, or lower POINTSMAN_STREAM_BYTES and POINTSMAN_ARTIFACTS_BYTES",
     10039: "enable JetStream for the account of this user",
-    10047: "give the server, or the account, file storage for the sum of POINTSMAN_STREAM_BYTES",
+    10047: "give the server, or the account, more file storage: each stream reserves POINTSMAN_STREAM_BYTES, and the "
+    "object store reserves POINTSMAN_ARTIFACTS_BYTES",
     10074: "set POINTSMAN_REPLICAS=1 for a single server",
     10076: "start the server with -js, or a block `jetstream` in its configuration",
     MAX_BYTES_REQUIRED_CODE: "the account requires a maximum size: set POINTSMAN_STREAM_BYTES",
@@ -199,7 +200,7 @@ class DeliveryInfo:
     """The data in the reply subject of a delivery.
 
     The subject is `$JS.ACK.[domain.account.]stream.consumer.delivered.sequence.delivery.time.pending`. A server with a
-    domain configured adds the domain, the account, and a random token at the end.
+    domain adds the domain and the account, and also a random token at the end.
     """
 
     __slots__ = ("at", "delivered", "delivery", "left", "sequence")
@@ -208,7 +209,7 @@ class DeliveryInfo:
         tokens = reply.split(".")
         delivered, sequence, delivery, at, left = tokens[4:9] if len(tokens) == 9 else tokens[6:11]
         self.delivered, self.sequence, self.delivery = int(delivered), int(sequence), int(delivery)
-        self.left = int(left)  # messages that wait behind this delivery
+        self.left = int(left)  # number of messages that wait behind this delivery
         self.at = _EPOCH + timedelta(microseconds=int(at) // 1000)  # the same precision as in `parse_time`
 
 

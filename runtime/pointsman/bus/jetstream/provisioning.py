@@ -27,8 +27,10 @@ __all__ = ["StreamProvisioner"]
 _log = structlog.get_logger(__name__)
 
 _DOMAIN_TIMEOUT_S = 5.0  # seconds to wait for the domain, because a leaf node tries only once a second to reach its hub
-_INCURABLE_TIMEOUT_S = 1.0  # seconds of retries, because just after its start a server may refuse a request
-_MISSING_TIMEOUT_S = 0.5  # seconds to wait for a stream; short, because direct gets need no leader
+# Seconds of retries after an error that is usually permanent. Just after its start, a server may return such an error
+# for a request that it accepts later.
+_INCURABLE_TIMEOUT_S = 1.0
+_MISSING_TIMEOUT_S = 0.5  # seconds to wait for a stream; short, because a direct get does not wait for a leader
 _SETUP_TIMEOUT_S = 30.0  # seconds that `set_up` waits for a cluster to elect its leaders
 
 
@@ -72,7 +74,7 @@ class StreamProvisioner:
         await self._use_existing()
 
     async def _use_existing(self) -> None:
-        """Use the existing streams. Check only the stream of the cards, because each process may read the cards.
+        """Use the existing streams. Check only the stream of the cards, which each process is allowed to read.
 
         Raises:
             ConfigurationError: The broker does not have the stream of the cards.
@@ -161,7 +163,7 @@ class StreamProvisioner:
         return True
 
     def start_restore(self) -> None:
-        """Start to restore missing streams of `set_up`, which consumers, readers and dead letters need."""
+        """Start to restore the streams that `set_up` created and that are missing now."""
         if self._created and not self._connection.closed and (self._restore_task is None or self._restore_task.done()):
             self._restore_task = asyncio.create_task(self._restore())
 

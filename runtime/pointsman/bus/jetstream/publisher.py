@@ -135,8 +135,8 @@ class StreamPublisher:
             )
         if code in (WRONG_SEQUENCE_CODE, PENDING_WRITE_CODE):
             raise ConflictError(
-                f"{subject} does not end at {wire.get(EXPECTED_SEQUENCE_HEADER)}: {error_text(answer)};"
-                " read the subject again"
+                f"the last message of {subject} does not have the sequence {wire.get(EXPECTED_SEQUENCE_HEADER)}: "
+                f"{error_text(answer)}; read the subject again"
             )
         if code in TOO_LARGE_CODES:
             raise OversizeEventError(f"the broker refuses {subject}: {error_text(answer)}")

@@ -27,9 +27,9 @@ __all__ = ["PullConsumer", "PullDelivery", "ack_waits", "durable_config"]
 _log = structlog.get_logger(__name__)
 
 _HOLD_S = 2.0  # seconds after which a message that was not taken returns to the broker
-_MAX_WAITING_PULLS = 4096  # pull requests that may wait at one consumer; each process of an agent needs two
-# Seconds for which a consumer must be unused before its ack deadline is shortened. The time suffices for processes that
-# start together to request their deadlines.
+_MAX_WAITING_PULLS = 4096  # number of pull requests that may wait at a consumer; each process of an agent needs two
+# Seconds for which a consumer must be unused before its ack deadline is shortened. In this time, all processes that
+# start together can request their deadlines.
 _IDLE_CONSUMER_S = 1.0
 _ACK_WAITS_METADATA = "pointsman-ack-waits"  # a key in a consumer's metadata
 _ACK_WAIT_HINT = "the longest value applies; set the same POINTSMAN_ACK_WAIT for all processes, and restart them"
@@ -68,8 +68,8 @@ def ack_waits(info: Mapping[str, Any]) -> set[int]:
 class PullConsumer:
     """A durable consumer in one process; see `ports.Consumer`.
 
-    `config` comes from `durable_config`; `whole` fetches a body that is stored separately. `handed_out` receives the
-    number of messages of each delivery.
+    `config` comes from `durable_config`. `whole` fetches a body that is stored separately. Each time messages are
+    taken, `handed_out` is called with their number.
 
     `forgets` is True if the broker may lose messages of this stream at a restart, and may give their sequences to other
     messages. After a restart, earlier deliveries are not settled, because the settlement may reach another message. The
@@ -164,7 +164,7 @@ class PullConsumer:
             raise ConfigurationError(with_advice(told, code))
 
     async def _find(self) -> None:
-        """Return if the consumer exists. The request of this method, `_INVALID_PULL`, causes no delivery.
+        """Check that the consumer exists, with the request `_INVALID_PULL`, which causes no delivery.
 
         Raises:
             ConfigurationError: The consumer does not exist, and did not exist before.
@@ -311,7 +311,11 @@ class PullConsumer:
         self._lost_for = ""
 
     def _start_hold_timer(self) -> None:
-        """Start the timer that closes the pull request, so the broker sends no more, and returns untaken messages."""
+        """Start a timer for messages that no caller takes.
+
+        When the timer ends, close the pull request, so the broker sends no more messages. Return the messages that have
+        arrived to the broker.
+        """
         if not self._taking and self._hold is None:
             self._hold = asyncio.get_running_loop().call_later(_HOLD_S, self._release_buffer)
 

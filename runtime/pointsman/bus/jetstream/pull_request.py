@@ -1,4 +1,4 @@
-"""Pull messages with one long-lived request. Request more when half of the room is free, at most as many as fit."""
+"""Pull messages with long-lived requests. When half of the caller's room is free, request as many messages as fit."""
 
 from __future__ import annotations
 
@@ -25,12 +25,13 @@ _IDLE_HEARTBEAT_S = 2.0
 
 
 class PullRequest:
-    """One inbox to which the broker delivers messages of a pull consumer, and the number of messages still to arrive.
+    """One inbox to which the broker delivers messages of a pull consumer.
 
-    Each message decreases `outstanding` by one. An expired pull request reports its number of undelivered messages, and
-    decreases `outstanding` by this number. After a lost connection, a change of the leader, or missing heartbeats, the
-    count may be wrong. Then `lost` is set, a new inbox replaces this inbox, and the broker drops the open requests of
-    this inbox.
+    `outstanding` is the number of messages that were requested and may still arrive. Each message decreases this number
+    by one. When a pull request expires, the broker reports the number of its undelivered messages, which is subtracted
+    from `outstanding`. After a lost connection, a change of the leader, or missing heartbeats, the count may be wrong.
+    Then `lost` is set, the owner replaces this inbox by a new inbox, and the broker drops the open requests of this
+    inbox.
     """
 
     def __init__(self, bus: Connection, stream: str, consumer: str) -> None:
@@ -59,8 +60,9 @@ class PullRequest:
     async def refill(self, room: int, rank: int | None = None) -> None:
         """Request messages for the free part of `room`, if at least half of `room` is free.
 
-        With less room, requests would be frequent, and each request would deliver few messages. A ranked consumer
-        accepts only requests with a `rank`, and a consumer without ranks only requests without a `rank`.
+        If less is free, nothing is requested. Otherwise requests would be frequent, and each request would deliver few
+        messages. A ranked consumer accepts only requests with a `rank`, and a consumer without ranks only requests
+        without a `rank`.
         """
         outstanding = self.outstanding + len(self.buffer)
         if self.lost or 2 * outstanding > room or room == 0:

@@ -1,9 +1,9 @@
 """Receive the messages of one filter from an ephemeral consumer, which delivers to an inbox of this connection.
 
 A permission can limit a user to such consumers for certain filters, because the subject of the creation request ends
-with the filter. Apart from this request, the user only needs the permission to acknowledge the flow control. Other
-consumers could not be limited: several filters would be in the body of the request, and the permission to pull from a
-pull consumer would also include the consumers of other users.
+with the filter. Apart from this request, the user only needs the permission to acknowledge the flow control. A
+permission could not limit two other kinds of consumers. A consumer with several filters has the filters in the body of
+the request. The permission to pull from a pull consumer would also include the consumers of other users.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ __all__ = ["PushConsumer"]
 
 _IDLE_HEARTBEAT_S = 2.0  # seconds between heartbeats of an idle consumer; two missing heartbeats mean a lost consumer
 _INACTIVE_THRESHOLD_S = 2.0  # seconds after which the broker deletes the consumer of an inbox without a subscription
-_MAX_BUFFERED = 256  # messages in the buffer above which the broker must not send more
-_MAX_BUFFERED_BYTES = 4 * 1024 * 1024  # bytes in the buffer above which the broker must not send more
+_MAX_BUFFERED = 256  # number of messages in the buffer above which the broker must not send more
+_MAX_BUFFERED_BYTES = 4 * 1024 * 1024  # number of bytes in the buffer above which the broker must not send more
 _STALLED_HEADER = "Nats-Consumer-Stalled"  # in a heartbeat: the subject of a flow control request without an answer
 _LAST_DELIVERY_HEADER = "Nats-Last-Consumer"  # in a heartbeat: the number of the newest delivery
 _NAME_PAUSE_S = 0.5  # seconds before the names are tried again, if other processes of the user use all names
@@ -152,7 +152,10 @@ class PushConsumer:
         return to_stored_message(message, DeliveryInfo(message.reply))
 
     async def close(self) -> None:
-        """Release the inbox. The broker deletes the consumer soon, or at once if the names are a fixed set."""
+        """Release the inbox. The broker deletes a consumer without a subscribed inbox soon.
+
+        If the names are a fixed set, request the deletion at once, so the name is free again.
+        """
         self._watchdog.cancel()
         self._bus.listeners.discard(self._on_disconnected)
         self._bus.refusal_listeners.discard(self._on_refusal)

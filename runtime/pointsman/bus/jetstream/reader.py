@@ -31,8 +31,10 @@ from pointsman.ports.bus import StoredMessage
 __all__ = ["StreamReader"]
 
 _EVERY_SUBJECT = "*.>"  # every subject of a stream has two tokens or more
-_DIRECT_GET_BATCH = 512  # messages requested in one direct get
-_DIRECT_GET_BYTES = 4 * 1024 * 1024  # bytes of one direct get in this process's memory; one message may be larger
+_DIRECT_GET_BATCH = 512  # number of messages that one direct get requests
+# Largest size in bytes of the messages of one direct get, which this process holds in memory. A single larger message
+# is still sent.
+_DIRECT_GET_BYTES = 4 * 1024 * 1024
 # Seconds before a message that was not found is requested again. In measurements, replicas lagged by up to 7 ms.
 _ABSENCE_PAUSE_S = 0.05
 _LAG_TIMEOUT_S = 1.0  # seconds to wait for a message that another replica has
@@ -67,7 +69,7 @@ class StreamReader:
     async def broker_time(self, stream: str, subject: str) -> datetime:
         """Return the time of the broker, which sets the time stamps of `stream`.
 
-        Without `from_leader`, a consumer of `subject` is created, and the broker's answer to this contains the time.
+        Without `from_leader`, create a consumer of `subject`: the broker's answer contains the time.
 
         Raises:
             PeerError: The broker does not answer with its time.
@@ -136,7 +138,7 @@ class StreamReader:
         Args:
             stream: The name of the stream.
             subjects: Subjects, or filters with wildcards, each with a separate consumer.
-            after: The sequence before the first message; 0 for all messages.
+            after: A sequence. Only messages with higher sequences are yielded; 0 for all messages.
 
         Yields:
             The messages in the order of their sequences.
@@ -181,7 +183,7 @@ class StreamReader:
         Args:
             stream: The name of the stream.
             subject: A subject, or a filter with wildcards.
-            after: The sequence before the first message; 0 for all messages.
+            after: A sequence. Only messages with higher sequences are yielded; 0 for all messages.
 
         Yields:
             The messages in the order of their sequences.
@@ -269,9 +271,9 @@ class StreamReader:
         Args:
             stream: The name of the stream.
             subject: A subject, or a filter with wildcards.
-            after: The sequence before the first message.
-            through: The last sequence to wait for. Another replica has the message of this sequence, and the consumer's
-                replica may lag.
+            after: A sequence. Only messages with higher sequences are yielded.
+            through: The last sequence to wait for. Another replica has the message of this sequence, but the replica of
+                the consumer may lag.
 
         Yields:
             The messages in the order of their sequences.

@@ -51,8 +51,8 @@ class Refusal:
     def kind(self) -> tuple[str, str]:
         """Return the kind of the refusal. Refusals of the same kind are reported once.
 
-        For two prefixes, the kind ignores the rest of the subject, because acknowledgements differ in their last
-        tokens, and each service has nine subjects.
+        For two prefixes, the kind ignores the rest of the subject: for `$JS.ACK.`, because the last tokens differ in
+        each acknowledgement, and for `$SRV.`, because each service has nine subjects.
         """
         for prefix in ("$JS.ACK.", "$SRV."):
             if self.subject.startswith(prefix):

@@ -47,11 +47,11 @@ class KeyValueRegistry:
     announcer could empty the bucket. So this class measures the time to live of each card, and removes expired cards.
 
     During an outage of the broker, no agent expires. An agent that was live before the outage counts as live
-    until one time to live after the end of the outage. Otherwise the first plans after an outage would name agents that
-    are missing from the registry.
+    until one time to live after the end of the outage. Otherwise the registry would be empty just after an outage, and
+    the first plans would name agents that are missing from the registry.
 
-    A broker that was killed may store expired cards permanently. So a card that exists at the start counts only for the
-    rest of its time to live, by the broker's clock.
+    A broker that was killed may store expired cards permanently. So a card that exists when this process starts counts
+    only for the rest of its time to live, by the broker's clock.
     """
 
     def __init__(

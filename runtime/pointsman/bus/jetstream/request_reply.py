@@ -24,8 +24,9 @@ __all__ = ["ApiUnavailableError", "ConnectionLostError", "NoRespondersError", "R
 class RequestClient:
     """Sends requests over `client` while `up` is set, and waits `timeout` seconds for each answer.
 
-    The owner subscribes to `replies`, below `inbox_prefix`. `on_no_responders` is called with each subject that has no
-    subscriber. Requests go to the JetStream API of `domain`; None means the domain of the server.
+    The owner subscribes to `replies`, below `inbox_prefix`. If the subject of a request has no subscriber,
+    `on_no_responders` is called with the subject. Requests go to the JetStream API of `domain`; None means the domain
+    of the server.
     """
 
     def __init__(
@@ -63,7 +64,10 @@ class RequestClient:
         self.replies.fail_all()
 
     def reject(self, error: ConnectionRejectedError | None) -> None:
-        """Raise `error` in requests that wait for the connection, now or later. With None, new requests wait again."""
+        """Raise `error` in requests that wait for the connection now, and in later requests.
+
+        With None, later requests wait for the connection again.
+        """
         self._rejected = error
         if error is not None:
             self._changed.set()
@@ -155,7 +159,9 @@ class RequestClient:
         self, subject: str, body: bytes, headers: bytes, lost: type[BusUnavailableError]
     ) -> asyncio.Future[WireMessage]:
         if self.closed:
-            raise BusUnavailableError(f"no request on {subject}: this connection was closed; open a new connection")
+            raise BusUnavailableError(
+                f"the request on {subject} was not sent: this connection was closed; open a new connection"
+            )
         if self.up.is_set() and not self.connected:
             self.up.clear()
             self._changed.clear()  # the connection is lost, but `disconnected` has not been called yet
@@ -170,7 +176,7 @@ class RequestClient:
         except TimeoutError:
             raise self._no_reply_error(subject, lost) from None
         except CLIENT_ERRORS as error:
-            raise BusUnavailableError(f"no request on {subject}: {error}") from error
+            raise BusUnavailableError(f"the request on {subject} was not sent: {error}") from error
 
     def _no_reply_error(self, subject: str, lost: type[BusUnavailableError]) -> BusUnavailableError:
         how = "connected" if self.connected else "not connected"
@@ -211,7 +217,7 @@ class ConnectionLostError(Exception):
 
 
 class ReplyInbox:
-    """The pending replies of one connection. Each reply must arrive on a subject below `inbox` in `timeout` seconds."""
+    """The pending replies of one connection. A reply arrives on a subject below `inbox`, within `timeout` seconds."""
 
     def __init__(self, inbox: str, timeout: float) -> None:
         self._prefix = f"{inbox}."

@@ -30,12 +30,12 @@ _log = structlog.get_logger(__name__)
 TOMBSTONE_TTL_S = 60.0  # seconds for which the registry stores a tombstone, for watchers that were disconnected
 _DAY_S = 86_400.0
 _MAX_NAMED = 10  # maximum number of namespaces in an error
-_DELIVERY_DAYS = 7  # longer than the retries of a delivery, see Settings.webhook_retries
+_DELIVERY_DAYS = 7  # days that a delivery is stored; longer than its retries take, see Settings.webhook_retries
 _CONSUMER_ADVISORY = "$JS.EVENT.ADVISORY.CONSUMER"
 _ASYNC_PERSIST = "async"  # nats-server's name for a stream that acknowledges a message before the write
 _ONE_NODE = (
-    "unsynced handoffs need a broker of one node, because in a cluster a node may restart unnoticed, and three copies "
-    "are written in groups; unset POINTSMAN_UNSYNCED_HANDOFFS, or run one node with POINTSMAN_REPLICAS=1"
+    "unsynced handoffs need a broker of one node: in a cluster, a node can restart unnoticed, and a cluster already "
+    "writes messages in groups; unset POINTSMAN_UNSYNCED_HANDOFFS, or run one node with POINTSMAN_REPLICAS=1"
 )
 
 _MIN_API_LEVEL = 3  # nats-server 2.12.8, the first version with working message schedules, reports this level
@@ -141,7 +141,7 @@ async def ensure_streams(
     several = clustered or settings.replicas > 1
     if settings.unsynced_handoffs and several:
         raise ConfigurationError(_ONE_NODE)
-    # The process that created the namespace chose if handoffs have a separate stream. If the work stream was lost
+    # The process that created the namespace chose whether handoffs have a separate stream. If the work stream was lost
     # later, an existing stream of handoffs shows the choice.
     apart = settings.unsynced_handoffs or not error_code(await bus.api(f"STREAM.INFO.{subjects.handoff_stream}"))
     first, *_ = stream_configs(subjects, settings, apart=apart)
@@ -178,10 +178,9 @@ def stream_configs(subjects: Subjects, settings: Settings, *, apart: bool = Fals
     """Return the JetStream configurations of a namespace, the work stream first. Times are in nanoseconds.
 
     `allow_direct` permits batched reads of a subject with many messages. A replica that lags may answer such a read, so
-    the reader reads the last sequence from the leader. A configuration without `discard` accepts both values of
-    `discard`: the operator chooses the limits, and a stream that refuses new messages at its limit loses no messages.
-    Most streams have no `max_age`, because the broker would delete messages that are still pending; supervisors trim
-    these streams.
+    the reader reads the last sequence from the leader. If a configuration has no `discard`, the operator may choose the
+    value together with the limits: a stream that refuses new messages at its limit loses no messages. Most streams have
+    no `max_age`, because the broker would delete messages that are still pending; supervisors trim these streams.
 
     Args:
         subjects: The subjects of the namespace.
@@ -213,8 +212,8 @@ def stream_configs(subjects: Subjects, settings: Settings, *, apart: bool = Fals
     # Each subject has an exact number of tokens. Otherwise a message on a subject with more tokens would be stored and
     # acknowledged, but no consumer would read the message.
     timers = [f"{ns}.timer.*.*.*", f"{ns}.schedule.*.*.timer.*"]
-    # The message of a schedule is stored in the stream of the schedule. So the two kinds of schedules may have
-    # different streams.
+    # When a schedule fires, the broker stores the message in the stream of the schedule. So handoffs and their
+    # schedules share one stream, and timers and their schedules share one stream. The two streams may differ.
     handoffs = _handoff_subjects(subjects)
     working: list[dict[str, Any]] = [
         {**of_supervisors, "name": subjects.work_stream, "subjects": timers if apart else [*handoffs, *timers]}

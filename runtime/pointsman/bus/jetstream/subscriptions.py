@@ -1,4 +1,7 @@
-"""Subscribe to messages, and answer requests about a service. An absent subscriber misses a message."""
+"""Subscribe to messages, and answer requests about a service.
+
+The broker stores nothing for a subscription: a subscriber gets only the messages that are sent while it is subscribed.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ _log = structlog.get_logger(__name__)
 class Subscriptions:
     """Subscriptions over `bus` and its `client`. `whole` fetches a body that is stored separately.
 
-    `timeout` limits the wait until the broker has a subscription, in seconds.
+    `timeout` is the longest wait until the broker has a subscription, in seconds.
     """
 
     def __init__(

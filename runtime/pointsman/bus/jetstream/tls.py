@@ -22,7 +22,8 @@ _HINTS = {
     "UNKNOWN_CA": f"the broker does not trust the CA of the client certificate: check {_CERT}",
     "BAD_CERTIFICATE": f"the broker refuses the client certificate: check {_CERT}",
     "CERTIFICATE_EXPIRED": f"the client certificate has expired: renew {_CERT}",
-    "HANDSHAKE_FAILURE": f"the broker refuses the handshake: a client certificate may be missing, {_CERT} and {_KEY}",
+    "HANDSHAKE_FAILURE": f"the broker refuses the handshake; if it requires a client certificate, set {_CERT} and "
+    f"{_KEY}",
     "WRONG_VERSION_NUMBER": "the port has no TLS, or no TLS before the server's first line: check the port, and "
     "POINTSMAN_TLS_HANDSHAKE_FIRST",
 }
@@ -42,7 +43,7 @@ _ENDED = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)  # the c
 def demands_tls(settings: Settings) -> bool:
     """Return True if a URL or a setting requires TLS. The bus then refuses every server without TLS.
 
-    One URL with TLS is sufficient, because any server that answers receives the login of the settings.
+    One URL with TLS is sufficient: any of the servers may receive the same login, so no server may be without TLS.
     """
     schemes = {url.partition("://")[0].lower() for url in settings.url.split(",") if "://" in url}
     return not schemes.isdisjoint(_SECURE_SCHEMES) or any(
@@ -104,7 +105,7 @@ def _load_certificate(context: ssl.SSLContext, certificate: str, key: str | None
 
 
 def tls_fault(error: BaseException) -> str | None:
-    """Return the TLS fault in `error` and its remedy. None without a TLS fault, or if a later try may succeed."""
+    """Return the TLS fault in `error` and its remedy; None if there is no TLS fault, or if a later try may succeed."""
     for seen in causes(error):
         if type(seen).__module__ != "ssl":  # skip aiohttp's errors: they have types of ssl, but lack the attributes
             continue

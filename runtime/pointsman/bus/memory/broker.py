@@ -1,7 +1,7 @@
 """State of an in-memory broker that all connections share: stored messages, schedules, waiting consumers.
 
 The state depends only on the calls and on the clock's time. The broker has no background tasks. Instead, each call
-first publishes the messages that are due, and each waiting caller sleeps until the next message is due.
+first publishes the scheduled messages that are due, and each waiting caller sleeps until the next message is due.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from pointsman_schemas.subjects import Subjects
 __all__ = ["MAX_PAYLOAD_BYTES", "Broker"]
 
 MAX_PAYLOAD_BYTES = 1_048_576  # the default of nats-server
-_CLOCK_RESOLUTION_S = (
-    1e-6  # seconds of the shortest wait, because an event loop fires a timer early by up to its clock's resolution
-)
+# The shortest wait, in seconds. An event loop may fire a timer early by up to the resolution of its clock, so the rest
+# of the wait may be shorter than this.
+_CLOCK_RESOLUTION_S = 1e-6
 _NEWEST_ONLY: frozenset[StreamKind] = frozenset({"deliveries", "limits"})
 """The streams that store only the newest message of each subject."""
 
@@ -49,7 +49,7 @@ class Broker:
     Args:
         namespace: Namespace of the subjects. Default: `pointsman`.
         clock: Clock of the broker. Default: the system clock.
-        max_payload: Maximum size in bytes of headers and body in one message. Default: 1 MiB, as nats-server.
+        max_payload: Maximum size in bytes of headers and body in one message. Default: 1 MiB, as in nats-server.
         heartbeat: Seconds between the announcements of a card; a card expires after three times this value. Default: 5.
         max_body: Maximum size in bytes of headers and body of one event. Default: `MAX_BODY_BYTES`.
         unsynced_handoffs: True for a separate stream of handoffs, which loses its newest messages at a power cut.
@@ -125,7 +125,8 @@ class Broker:
             return "artifacts"
         if (kind := stream_kind_of(self._subjects, subject)) is None:
             raise BusUnavailableError(
-                f"no stream stores {subject}; expected {self.namespace}. and one of {', '.join(STORED_KINDS)}"
+                f"no stream stores {subject}; expected {self.namespace}.KIND and the tokens of the kind, where KIND is "
+                f"one of {', '.join(STORED_KINDS)}"
             )
         return self.separate_stream(kind)
 
@@ -134,7 +135,7 @@ class Broker:
         stream = self.stream(kind)
         now = self.clock.monotonic()
         if (ROLLUP_HEADER in wire or TTL_HEADER in wire) and kind not in SCHEDULING_STREAMS:
-            raise PeerError(f"the broker refuses {subject}: its stream accepts no replacements")
+            raise PeerError(f"the broker refuses {subject}: its stream accepts no rollup and no time to live")
         message_id = wire.get(MESSAGE_ID_HEADER)
         if message_id is not None and (known := stream.recent(message_id, now)):
             return known
@@ -142,7 +143,8 @@ class Broker:
             expect
         ):
             raise ConflictError(
-                f"{subject} ends at {stream.last_sequence_of(subject)}, expected {expect}; read {subject} again"
+                f"the last message of {subject} has the sequence {stream.last_sequence_of(subject)}, expected "
+                f"{expect}; read the subject again"
             )
         if kind in SCHEDULING_STREAMS:
             self._schedules.pop(subject, None)  # a message replaces the schedule of the same name
@@ -251,7 +253,10 @@ class Broker:
         return self.stream_of(plan.target) == "handoffs"
 
     async def until_changed(self, durable: Durable | None = None) -> None:
-        """Wait until `durable`, or with None any consumer, has a new or returned message, or a message may be due."""
+        """Wait until `durable` has a new or returned message, or until a message may be due.
+
+        With None, wait for a message of any consumer, or for any other change.
+        """
         changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting[changed] = durable
         due = self._next_due(durable)
@@ -318,7 +323,7 @@ class Broker:
         return min(moments, default=None)
 
     def _notify(self, concerned: Sequence[Durable] | None = None) -> None:
-        """Wake the waiters of the `concerned` consumers and of any change; None wakes all waiters."""
+        """Wake the waiters for the `concerned` consumers, and the waiters for any change. None wakes all waiters."""
         for waiter, waits_for in self._waiting.items():
             if not waiter.done() and (concerned is None or waits_for is None or waits_for in concerned):
                 waiter.set_result(None)

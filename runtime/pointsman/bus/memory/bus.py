@@ -55,7 +55,7 @@ class MemoryBus(Bus):
     Args:
         namespace: Namespace of a new broker. Default: `pointsman`.
         clock: Clock of a new broker. Default: the system clock.
-        max_payload: Maximum size in bytes of headers and body in one message of a new broker. Default: 1 MiB, as
+        max_payload: Maximum size in bytes of headers and body in one message of a new broker. Default: 1 MiB, as in
             nats-server.
         max_body: Maximum size in bytes of headers and body of one event of a new broker. Default: `MAX_BODY_BYTES`.
         broker: The broker. With a broker, the other arguments are ignored. Default: a new broker.

@@ -33,7 +33,7 @@ class MemoryKeyValue:
     async def put(self, key: str, value: bytes, *, expect: int | None = None) -> int:
         newest = self._stream.last_sequence_of(self._prefix + token(key, "key"))
         if expect is not None and newest != expect:
-            raise ConflictError(f"{key} ends at {newest}, expected {expect}; read {key} again")
+            raise ConflictError(f"the last value of {key} has the sequence {newest}, expected {expect}; read it again")
         return self._append(key, value)
 
     async def delete(self, key: str) -> None:

@@ -1,4 +1,8 @@
-"""Subscribers and receivers of forwarded deliveries at a `MemoryBroker`. An absent receiver misses a message."""
+"""Subscribers and receivers of forwarded deliveries at a `MemoryBroker`.
+
+Nothing is stored: a subscriber gets only the messages, and a receiver only the deliveries, that are sent while it is
+registered.
+"""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ __all__ = ["agents"]
 
 _WAIT_TIMEOUT_S = 60.0  # longest wait for agents; a slow import on a busy machine takes ten seconds
 _POLL_INTERVAL_S = 0.1  # seconds between two checks for live agents
-_COUNT_COLUMNS_WIDTH = 36  # columns for the numbers of instances, of waiting tasks and of running tasks, with margins
+_COUNT_COLUMNS_WIDTH = 36  # characters for the columns `instances`, `waiting` and `running`, with their margins
 _MIN_DESCRIPTION_WIDTH = 10  # in a column with fewer characters, the description is left out
 
 

@@ -102,9 +102,10 @@ def replay(
     ],
     json: Json = False,
 ) -> Code:
-    """Repeat the decisions of an exported workflow, and compare.
+    """Repeat exported decisions, and print the differences.
 
-    The installed code decides. Each difference is printed, and the exit code is 1. No broker is needed.
+    The installed code makes the decisions of an exported workflow again. These are compared with the recorded
+    decisions. If there is a difference, the exit code is 1. No broker is needed.
 
     Returns:
         The exit code.

@@ -31,19 +31,19 @@ async def batch(
         typer.Option(
             "--map",
             metavar="COLUMN",
-            help="The column with the request, or FIELD=COLUMN for each field of an object request. Default: all "
-            "columns, or the text of the only column.",
+            help="The column with the text of the request. If the request is an object: FIELD=COLUMN for each field. "
+            "Default: an object of all columns, or the text of the only column.",
         ),
     ] = None,
     concurrency: Annotated[
-        int, typer.Option(metavar="N", min=1, max=1_000, help="Largest number of workflows at a time.")
+        int, typer.Option(metavar="N", min=1, max=1_000, help="Largest number of workflows that run at a time.")
     ] = 10,
     out: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="The file of results, one JSON object in each line. Rows in the file are not done again. Default: "
-            "standard output, without a record.",
+            help="The file for the results, one JSON object in each line. A repeated command skips the rows that are "
+            "in the file. Default: standard output; a repeated command then writes all results again.",
         ),
     ] = None,
     deadline: Deadline = None,

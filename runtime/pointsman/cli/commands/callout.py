@@ -29,13 +29,13 @@ def callout(
     """Admit users with API keys and OIDC tokens.
 
     The broker sends an authorization request for each connection whose user is not in the server's configuration.
-    Several callouts share these requests.
+    Several callout processes may run. Each process answers each request, and the broker uses the first answer.
 
     Returns:
         The exit code.
 
     Raises:
-        ConfigurationError: A package is missing, the folder has no callout, or the policy is not valid.
+        ConfigurationError: A package is missing, the folder was made without `--callout`, or the policy is not valid.
     """
     if missing := [name for name in ("cryptography", "jwt") if find_spec(name) is None]:
         raise ConfigurationError(f"the callout needs {' and '.join(missing)}: pip install 'pointsman[grants]'")
@@ -47,7 +47,9 @@ def callout(
     exit_with_parent_if(with_parent)
     grants = GrantFolder(folder)
     if not grants.content.callout:
-        raise ConfigurationError(f"{folder} has no callout; make the folder with `pointsman grants init --callout`")
+        raise ConfigurationError(
+            f"{folder} was made without --callout; make a new folder with `pointsman grants init --callout`"
+        )
     users = [user.name for user in grants.content.users]
     decisions = AuthCallout(Policy.load(policy), grants.callout_key(), grants.content.account, users)
     settings = Settings.load(url=url)

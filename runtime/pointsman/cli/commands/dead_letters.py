@@ -38,17 +38,24 @@ from pointsman_schemas.log import WorkflowEnded
 
 __all__ = ["LetterFilter", "discard", "list_", "replay", "show"]
 
-_MAX_COUNTED = 1_000  # if no dead letter has the wanted cause, so many dead letters are read to list their causes
+_MAX_COUNTED = 1_000  # number of dead letters that are read to list their causes, if none has the wanted cause
 
-_Ids = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="Ids of dead letters, or their beginnings.")]
+_Ids = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[ID]...", help="Ids of dead letters. A unique beginning of an id is sufficient."),
+]
 _Origin = Annotated[
     str | None,
-    typer.Option(metavar="NAME", help="Only of this agent or team. Default: of all.", show_default=False),
+    typer.Option(
+        metavar="NAME", help="Use only dead letters of this agent or team. Default: of all.", show_default=False
+    ),
 ]
 _Cause = Annotated[
     str | None,
     typer.Option(
-        metavar="KIND", help="Only with this kind of cause, such as handler_error. Default: all.", show_default=False
+        metavar="KIND",
+        help="Use only dead letters with this kind of cause, such as handler_error. Default: all kinds.",
+        show_default=False,
     ),
 ]
 _Limit = Annotated[
@@ -57,7 +64,7 @@ _Limit = Annotated[
         min=1, help="The maximum number of dead letters, oldest first. Default: no maximum.", show_default=False
     ),
 ]
-_All = Annotated[bool, typer.Option("--all", help="All dead letters.")]
+_All = Annotated[bool, typer.Option("--all", help="Use all dead letters.")]
 _Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 
 
@@ -93,7 +100,7 @@ class LetterFilter:
 
         Raises:
             NotFoundError: An id does not exist.
-            ConfigurationError: A time cannot be read, or several dead letters begin with an id.
+            ConfigurationError: A time cannot be read, or the ids of several dead letters begin with a given id.
         """
         store = client.operations
         if self.ids:
@@ -130,7 +137,7 @@ async def list_(
 
 
 async def _explain_no_letters(letters: LetterFilter, client: Client) -> str:
-    """Explain an empty list. If no dead letter has the wanted cause, list the causes, because it may be misspelled."""
+    """Explain an empty list. If no dead letter has the cause, list all causes, because the cause may be misspelled."""
     if letters.cause and (others := await replace(letters, cause=None, limit=_MAX_COUNTED).find(client)):
         kinds = Counter(letter.content.cause.kind for letter in others)
         listed = ", ".join(f"{escape_control(kind)} ({count})" for kind, count in kinds.most_common())
@@ -143,7 +150,7 @@ async def _explain_no_letters(letters: LetterFilter, client: Client) -> str:
 @broker_command
 async def show(
     session: Session,
-    id: Annotated[str, typer.Argument(metavar="ID", help="Id of a dead letter, or its beginning.")],
+    id: Annotated[str, typer.Argument(metavar="ID", help="Id of a dead letter, or a unique beginning of the id.")],
     json: Json = False,
 ) -> None:
     """Show the cause and the message of a dead letter."""
@@ -177,7 +184,8 @@ async def replay(
     as_new: Annotated[
         bool,
         typer.Option(
-            "--as-new", help="Send the request of the workflow again, as a new workflow, if its agent is live."
+            "--as-new",
+            help="Send the request of the workflow again, as a new workflow. The agent of a failed task must be live.",
         ),
     ] = False,
     keep: Annotated[bool, typer.Option("--keep", help="Keep the dead letter after the replay.")] = False,

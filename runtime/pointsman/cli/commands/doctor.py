@@ -23,8 +23,8 @@ from pointsman_schemas.team import Team
 
 __all__ = ["doctor"]
 
-_NAME_WIDTH = 13  # columns for the name of a check
-_TEXT_COLUMN = 6 + _NAME_WIDTH  # the column of the text, after ok or BAD and the name
+_NAME_WIDTH = 13  # characters for the name of a check
+_TEXT_COLUMN = 6 + _NAME_WIDTH  # characters before the text of a check: `ok` or `BAD`, and the name
 
 
 def doctor(
@@ -41,14 +41,15 @@ def doctor(
     role: Annotated[
         GrantRole | None,
         typer.Option(
-            help="Check that the user of this process has the rights of this role. Default, if POINTSMAN_INBOX_PREFIX "
-            "belongs to a grant: the role with the fewest missing rights, if less than half are missing.",
+            help="Check that the user of this process has the rights of this role. Default: no check, except if "
+            "POINTSMAN_INBOX_PREFIX belongs to a grant. Then the role with the fewest missing rights is checked, if "
+            "less than half of its rights are missing.",
             show_default=False,
         ),
     ] = None,
     agent: Annotated[
         list[str] | None,
-        typer.Option("--agent", metavar="AGENT", help="An agent of the role worker. May be repeated."),
+        typer.Option("--agent", metavar="AGENT", help="With --role worker: an agent of the worker. May be repeated."),
     ] = None,
     json: Json = False,
 ) -> Code:

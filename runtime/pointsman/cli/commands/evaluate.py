@@ -144,7 +144,7 @@ async def _evaluate(
 
 
 def _check_writable(junit: Path) -> None:
-    """Raise an error before any model call is paid for, if the file cannot be written."""
+    """Check that the file can be written, before any model call is paid for."""
     try:
         junit.open("ab").close()
     except OSError as error:
@@ -154,7 +154,7 @@ def _check_writable(junit: Path) -> None:
 
 
 def _check_defined(suite: Suite, target: str) -> None:
-    """Raise an error before any process starts, if the target does not define the team or agent of the suite."""
+    """Check that the target defines the team or the agent of the suite, before any process starts."""
     if suite.team:
         kind, defined = "team", {each.name for each in app.load_teams(target)}
     else:

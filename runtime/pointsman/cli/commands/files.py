@@ -20,7 +20,7 @@ async def files(
     session: Session,
     workflow: WorkflowId,
     save: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Save the files in this folder. Existing files are kept.")
+        Path | None, typer.Option(metavar="DIR", help="Save the files in this folder. No existing file is replaced.")
     ] = None,
     json: Json = False,
 ) -> Code:

@@ -31,7 +31,7 @@ def gateway(
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="Host name that requests without a key may use, in addition to addresses and localhost. May be "
+            help="Host name that requests without a key may use, in addition to IP addresses and localhost. May be "
             "repeated.",
         ),
     ] = None,
@@ -69,20 +69,35 @@ async def create(
     ] = False,
     requests: Annotated[
         int | None,
-        typer.Option(min=1, help="Requests in a minute. Default: the gateway's.", show_default=False),
+        typer.Option(
+            min=1, help="Largest number of requests in a minute. Default: the gateway's limit.", show_default=False
+        ),
     ] = None,
     running: Annotated[
-        int | None, typer.Option(min=1, help="Running workflows. Default: the gateway's.", show_default=False)
+        int | None,
+        typer.Option(
+            min=1, help="Largest number of running workflows. Default: the gateway's limit.", show_default=False
+        ),
     ] = None,
     calls: Annotated[
-        int | None, typer.Option(min=0, help="Model calls in a day (UTC). Default: the gateway's.", show_default=False)
+        int | None,
+        typer.Option(
+            min=0,
+            help="Largest number of model calls in a day (UTC). Default: the gateway's limit.",
+            show_default=False,
+        ),
     ] = None,
     tokens: Annotated[
-        int | None, typer.Option(min=0, help="Tokens in a day (UTC). Default: the gateway's.", show_default=False)
+        int | None,
+        typer.Option(
+            min=0, help="Largest number of tokens in a day (UTC). Default: the gateway's limit.", show_default=False
+        ),
     ] = None,
     cost: Annotated[
         float | None,
-        typer.Option(min=0, help="Cost in a day (UTC), in US dollars. Default: the gateway's.", show_default=False),
+        typer.Option(
+            min=0, help="Largest cost in a day (UTC), in US dollars. Default: the gateway's limit.", show_default=False
+        ),
     ] = None,
     days: Annotated[
         float | None,

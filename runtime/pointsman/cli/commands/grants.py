@@ -158,7 +158,11 @@ def list_(folder: Folder = _DEFAULT_FOLDER, json: Json = False) -> Code:
 def rotate(
     name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="The user.", show_default=False)] = None,
     everything: Annotated[
-        bool, typer.Option("--all", help="Each user. If the folder uses JWTs, also the signing keys of the roles.")
+        bool,
+        typer.Option(
+            "--all",
+            help="Give each user a new secret. If the folder uses JWTs, also replace the signing keys of the roles.",
+        ),
     ] = False,
     folder: Folder = _DEFAULT_FOLDER,
     json: Json = False,
@@ -198,7 +202,7 @@ def push(url: Url = None, folder: Folder = _DEFAULT_FOLDER, json: Json = False) 
         The exit code.
 
     Raises:
-        ConfigurationError: The folder has users of a server configuration.
+        ConfigurationError: The folder does not use JWTs, so there are no accounts to send.
     """
     from pointsman.grants.push import push_accounts
     from pointsman.settings import Settings
@@ -206,7 +210,8 @@ def push(url: Url = None, folder: Folder = _DEFAULT_FOLDER, json: Json = False) 
     grants = GrantFolder(folder)
     if grants.content.mode != "jwt":
         raise ConfigurationError(
-            f"{folder} has users of a server configuration; reload the server instead: nats-server --signal reload"
+            f"{folder} does not use JWTs: its users are in a configuration file of the server; reload the server "
+            "instead: nats-server --signal reload"
         )
     settings = Settings.load(url=url)
     count = asyncio.run(push_accounts(grants, settings.url))

@@ -25,7 +25,8 @@ async def mcp(
 ) -> None:
     """Offer a team as an MCP tool on standard input and output.
 
-    MCP clients, such as assistants and editors, call the tool with a request. The gateway offers all teams over HTTP.
+    MCP clients, such as assistants and editors, call the tool with a request. To offer all teams as MCP tools over
+    HTTP, run `pointsman gateway`.
 
     Raises:
         ConfigurationError: The MCP SDK is not installed.

@@ -47,8 +47,8 @@ def provision(
     """Create the streams and consumers of a namespace.
 
     Other processes then need no right to create streams and consumers. The command may be repeated, because existing
-    streams and consumers stay. For a team in TARGET, the required agents are included. Without teams and agents, only
-    the streams and buckets are created.
+    streams and consumers stay. For a team in TARGETS, the consumers of its required agents are also created. Without
+    teams and agents, only the streams and buckets are created.
 
     Returns:
         The exit code.

@@ -55,14 +55,14 @@ def create(
     overlap: Annotated[
         Literal["skip", "queue", "allow"],
         typer.Option(
-            help="A fire while an earlier run has not ended: skip the fire, queue the fire, or allow both runs."
+            help="What to do at a fire if an earlier run has not ended: skip the fire, queue it, or allow both runs."
         ),
     ] = "skip",
     missed: Annotated[
         Literal["skip", "once"] | None,
         typer.Option(
-            help="Fires that are too late, because no supervisor ran: skip the fires, or start one run. Default: skip, "
-            "and once with --at.",
+            help="What to do if fires are too late because no supervisor ran: skip them, or start one run. Default: "
+            "skip; with --at: once.",
             show_default=False,
         ),
     ] = None,

@@ -37,9 +37,9 @@ def worker(
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="The team to which the agents belong. Each agent gets its own queue, as TEAM--NAME, and the team "
-            "lists the agent in own_agents. May be repeated; several teams then share the slots of each agent, in "
-            "turn. Default: every team may use the agents.",
+            help="The team to which the agents belong. Each agent gets its own queue, as TEAM--NAME. The definition of "
+            "the team must list the agent in own_agents. May be repeated; several teams then share the slots of each "
+            "agent, in turn. Default: every team may use the agents.",
             show_default=False,
         ),
     ] = None,
@@ -73,7 +73,7 @@ def dashboard(
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="Host name under which browsers may open the dashboard, in addition to addresses and localhost. "
+            help="Host name under which browsers may open the dashboard, in addition to IP addresses and localhost. "
             "May be repeated.",
         ),
     ] = None,

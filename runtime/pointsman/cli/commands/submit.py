@@ -1,4 +1,7 @@
-"""The command submit, which sends a request and waits for the answer. It explains a missing admission."""
+"""The command submit, which sends a request and waits for the answer.
+
+If no supervisor admits the request, the command prints the possible cause.
+"""
 
 from __future__ import annotations
 
@@ -171,7 +174,7 @@ async def _wait_for_outcome(client: Client, workflow: Workflow, *, watch: bool, 
 
 
 async def _explain_silence(client: Client, workflow: Workflow) -> None:
-    """Explain after some seconds why no supervisor may have admitted the request."""
+    """Print the possible cause if no supervisor has admitted the request after some seconds."""
     await asyncio.sleep(NOTICE_AFTER_S)
     with suppress(BusUnavailableError):  # not reported here, because the wait for the outcome reports a lost broker
         if await is_admitted(client, workflow):

@@ -115,7 +115,7 @@ async def delete(
 
 
 class _Chat:
-    """A chat in the terminal. A signal cancels the running turn. If no turn runs, the signal ends the chat."""
+    """A chat in the terminal. Ctrl-C cancels the running turn. If no turn runs, Ctrl-C ends the chat."""
 
     def __init__(self, talk: Thread) -> None:
         self._talk = talk
@@ -128,8 +128,8 @@ class _Chat:
         with suppress(NotImplementedError):  # on a system without signal handlers, Ctrl-C ends the chat at once
             loop.add_signal_handler(signal.SIGINT, self._on_interrupt)
         await self._print_history()
-        # Lines are read in a daemon thread, because a thread that reads a terminal cannot be stopped, and any other
-        # thread would prevent the exit of the process.
+        # Lines are read in a daemon thread. A thread that reads a terminal cannot be stopped, and a thread that is not
+        # a daemon would prevent the exit of the process.
         reading = threading.Event()
         threading.Thread(target=_read_lines, args=(loop, self._lines, reading), daemon=True).start()
         while True:
@@ -162,7 +162,10 @@ class _Chat:
         except asyncio.CancelledError:  # Ctrl-C cancels the turn, and the chat continues
             outcome = await _cancelled_outcome(workflow)
         if outcome is None:
-            print_error(f"{workflow.id} is asked to end; `pointsman watch {workflow.id}` follows it")
+            print_error(
+                f"the cancellation was sent, but {workflow.id} has not ended yet; follow it with "
+                f"`pointsman watch {workflow.id}`"
+            )
             return
         print_prose(console(), render_answer(outcome))
         if outcome.status != "completed":

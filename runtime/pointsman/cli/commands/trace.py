@@ -1,4 +1,7 @@
-"""The command trace, which draws the tree of tasks, attempts and calls repeatedly while the workflow runs."""
+"""The command trace, which draws the tree of tasks, attempts and calls of a workflow.
+
+With `--follow`, the command draws the tree again and again while the workflow runs.
+"""
 
 from __future__ import annotations
 
@@ -29,8 +32,10 @@ from pointsman.telemetry.otlp import to_otlp
 __all__ = ["trace"]
 
 _FRAME_INTERVAL_S = 0.1  # seconds between two frames; looks smooth and takes a few per cent of a core
-_REDRAW_PAUSE_FACTOR = 9  # a pause is at least so many times the time of drawing, which grows with the tasks
-_RESERVED_LINES = 4  # lines of the terminal for the header, the command above the tree and a failure below the tree
+# The pause after a drawing is at least this many times as long as the drawing, which takes longer with more tasks.
+_REDRAW_PAUSE_FACTOR = 9
+# Number of lines of the terminal for the header, the command above the tree and a failure below the tree.
+_RESERVED_LINES = 4
 
 
 @broker_command

@@ -212,8 +212,8 @@ def _find_free_port() -> int:
 
 def _is_port_free(port: int) -> bool:
     with socket.socket() as probe:
-        # Allow a port on which connections of the last broker are in TIME-WAIT. Not on Windows, where the option would
-        # also allow a port that is in use.
+        # Allow a port on which connections of the last broker are in TIME-WAIT. On Windows, the option is not set,
+        # because it would also allow a port that is in use.
         if os.name == "posix":
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

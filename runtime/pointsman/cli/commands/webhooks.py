@@ -48,7 +48,7 @@ _MAX_RESENT = 1_000  # largest number of deliveries that one command sends again
 def run(url: Url = None, namespace: Namespace = None, with_parent: WithParent = False) -> Code:
     """Deliver events to the endpoints until SIGTERM or Ctrl-C.
 
-    Several services share the deliveries.
+    Several processes of this service may run. Each delivery is then sent by one of them.
 
     Returns:
         The exit code.
@@ -64,7 +64,10 @@ def create(
     address: Annotated[str, typer.Argument(metavar="URL", help="The URL that receives the deliveries.")],
     event: Annotated[
         list[str] | None,
-        typer.Option(metavar="TYPE", help=f"{', '.join(EVENT_TYPES)}. May be repeated. Default: all types."),
+        typer.Option(
+            metavar="TYPE",
+            help=f"A type of events to send: {', '.join(EVENT_TYPES)}. May be repeated. Default: all types.",
+        ),
     ] = None,
     team: Annotated[
         list[str] | None,
@@ -124,7 +127,8 @@ async def rotate(
     session: Session,
     id: _Id,
     overlap: Annotated[
-        float, typer.Option(min=0, max=720, help="Hours in which deliveries are also signed with the old secret.")
+        float,
+        typer.Option(min=0, max=720, help="Number of hours for which deliveries are also signed with the old secret."),
     ] = 24.0,
     json: Json = False,
 ) -> None:
@@ -136,7 +140,7 @@ async def rotate(
 
 @broker_command
 async def disable(session: Session, id: _Id, json: Json = False) -> None:
-    """Send nothing more to an endpoint. Its events are not stored."""
+    """Stop sending events to an endpoint. New events are not stored."""
     async with _open(session) as (_, store):
         endpoint = await store.disable(id, "disabled by a command")
     print_json(_shown(endpoint)) if json else print(f"The endpoint {id} is disabled.")
@@ -162,13 +166,13 @@ async def delete(session: Session, id: _Id, json: Json = False) -> None:
 async def deliveries(
     session: Session,
     id: Annotated[
-        str | None, typer.Argument(help="Only of this endpoint. Default: of all.", show_default=False)
+        str | None, typer.Argument(help="List only deliveries to this endpoint. Default: to all.", show_default=False)
     ] = None,
     status: _Status = None,
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="The largest number of deliveries.")] = 100,
     json: Json = False,
 ) -> None:
-    """List deliveries with an attempt, most recently changed first."""
+    """List the tried deliveries, most recently changed first."""
     chosen = _delivery_status(status)
     async with _open(session) as (client, _):
         found = await list_deliveries(client.bus, client.subjects, endpoint=id, status=chosen, limit=limit)
@@ -186,7 +190,7 @@ async def resend(
     status: _Status = None,
     json: Json = False,
 ) -> None:
-    """Send deliveries again, by their events or by their status.
+    """Send deliveries again, selected by event or by status.
 
     Raises:
         ConfigurationError: Neither an event nor a status is given.

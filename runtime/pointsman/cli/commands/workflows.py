@@ -67,13 +67,16 @@ async def watch(session: Session, workflow: WorkflowId, json: Json = False) -> C
 async def list_(
     session: Session,
     team: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Only of this team. Default: of all.", show_default=False)
+        str | None,
+        typer.Option(
+            metavar="NAME", help="List only workflows of this team. Default: of all teams.", show_default=False
+        ),
     ] = None,
     status: Annotated[
         list[str] | None,
         typer.Option(
             metavar="STATUS",
-            help=f"Only with this status: {', '.join(_STATUS_WORDS)}. May be repeated. Default: all.",
+            help=f"List only workflows with this status: {', '.join(_STATUS_WORDS)}. May be repeated. Default: all.",
             show_default=False,
         ),
     ] = None,
@@ -81,7 +84,7 @@ async def list_(
     until: Until = None,
     correlation_id: Annotated[
         str | None,
-        typer.Option(metavar="ID", help="Only with this correlation id. Default: all.", show_default=False),
+        typer.Option(metavar="ID", help="List only workflows with this correlation id.", show_default=False),
     ] = None,
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="The maximum number of workflows.")] = 20,
     json: Json = False,
@@ -116,7 +119,7 @@ def _parse_status(text: str) -> str:
 
 
 async def _explain_no_workflows(client: Client, team: str | None, *, filtered: bool) -> str:
-    """Explain an empty list. If the team is unknown, list the known teams, because the name may be misspelled."""
+    """Explain an empty list. If the team is unknown, list the known teams, because its name may be misspelled."""
     known = await known_teams(client) if team is not None else ()
     if filtered and (team is None or team in known):
         return "No workflow matches. `pointsman list` shows the newest workflows."
