@@ -55,7 +55,7 @@ __all__ = [
 FILE_ID_PATTERN = r"^file-[0-9a-f]{24}-[0-9a-f]{64}$"
 """The id of an upload."""
 MAX_FILES = 100
-"""Largest number of files of a request. `Limits.files` of a team may lower this bound."""
+"""Largest number of files of a request. `Limits.files` of a team can be a lower bound."""
 WorkflowStatus = Literal[
     "queued",
     "cancelling",
@@ -72,7 +72,7 @@ WorkflowStatus = Literal[
 class LenientBody(BaseModel):
     """A body of a request.
 
-    Only the first invalid member of a list is an error, because a body may have a million invalid members.
+    For a list, only the first invalid member is reported, because a body may have a million invalid members.
     """
 
     @classmethod
@@ -109,13 +109,13 @@ Timestamp = Annotated[AwareDatetime, BeforeValidator(_is_timestamp)]
 class BudgetRequest(Body):
     """Limits of one workflow. These limits can only lower the limits of the team."""
 
-    calls: Count | None = Field(default=None, description="Model calls.")
-    tokens: Count | None = Field(default=None, description="Tokens of prompts and answers.")
+    calls: Count | None = Field(default=None, description="Largest number of model calls.")
+    tokens: Count | None = Field(default=None, description="Largest number of tokens of all prompts and answers.")
     cost: Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)] | None = Field(
-        default=None, description="Cost in US dollars."
+        default=None, description="Largest cost in US dollars."
     )
-    tasks: Count | None = Field(default=None, description="Tasks of all plans.")
-    replans: Count | None = Field(default=None, description="Number of plans after the first plan.")
+    tasks: Count | None = Field(default=None, description="Largest number of tasks in all plans together.")
+    replans: Count | None = Field(default=None, description="Largest number of plans after the first plan.")
 
     def as_budget(self) -> Budget:
         """Return the budget of the request."""
@@ -137,8 +137,8 @@ class WorkflowRequest(Body):
     )
     thread: Token | None = Field(
         default=None,
-        description="The id of a thread of yours. The request becomes the next turn of the thread. The agents get the "
-        "previous turns.",
+        description="The id of one of your threads. The request becomes the next turn of the thread. The agents get "
+        "the previous turns.",
     )
     files: list[Annotated[str, Field(pattern=FILE_ID_PATTERN)]] = Field(
         default=[], max_length=MAX_FILES, description="Ids of your uploads. The agents can read these files."
@@ -233,7 +233,7 @@ class WorkflowPage(BaseModel):
 
 
 class CancelRequest(Body):
-    """A cancellation."""
+    """The cancellation of a workflow."""
 
     reason: str = Field(default="", max_length=1_000, description="The reason, for the outcome.")
 
@@ -244,8 +244,8 @@ class MessageRequest(Body):
     text: str = Field(
         min_length=1,
         max_length=MAX_MESSAGE_CHARS,
-        pattern=r"[^\s\x1c-\x1f]",  # white space of Python; a message needs another character
-        description="The message. White space alone is not a message.",
+        pattern=r"[^\s\x1c-\x1f]",  # a character that is not white space; \x1c-\x1f are white space for Python
+        description="The message. A text of only white space is refused.",
     )
 
 
@@ -264,7 +264,7 @@ class MessageView(BaseModel):
 
 
 class ResumeRequest(Body):
-    """A resume."""
+    """The resumption of a workflow."""
 
     reason: str = Field(default="", max_length=1_000, description="The reason, for the log.")
 
@@ -276,8 +276,8 @@ class QuestionView(BaseModel):
     workflow_id: str = Field(description="The workflow that waits.")
     team: str = Field(description="The team of the workflow.")
     about: Literal["task", "tool", "plan", "information"] = Field(
-        description="The subject. For a task, a tool call or a plan, a person must approve or reject; for "
-        "information, give an answer."
+        description="The subject of the question. A person must approve or reject a task, a tool call or a plan. For "
+        "information, a person must give an answer."
     )
     task_id: str | None = Field(default=None, description="The task that waits.")
     agent: str | None = Field(default=None, description="The agent of the task.")
@@ -287,11 +287,11 @@ class QuestionView(BaseModel):
     input: JsonValue = Field(description="The task's input, the tool's arguments or the plan.")
     input_schema: dict[str, JsonValue] | None = Field(
         default=None,
-        description="JSON Schema of the answer, or of the arguments with which a person replaces the "
-        "arguments of the tool.",
+        description="For information: JSON Schema of the answer. For a tool call: JSON Schema of the arguments, which "
+        "a person can replace.",
     )
     has_default: bool = Field(description="True if `default` is the answer when the question expires.")
-    default: JsonValue = Field(description="The answer when the question expires.")
+    default: JsonValue = Field(description="The answer that is used if the question expires.")
     asked_at: AwareDatetime = Field(description="Time of the question.")
     expires_at: AwareDatetime = Field(description="Time after which an answer is refused.")
 
@@ -377,7 +377,7 @@ def agent_views(cards: list[AgentCard]) -> list[AgentView]:
         cards: The cards of the live instances.
 
     Returns:
-        The views, by name.
+        The views, sorted by name.
     """
     return [
         AgentView(
@@ -397,7 +397,7 @@ def agent_views(cards: list[AgentCard]) -> list[AgentView]:
 
 
 class DeadLetterView(BaseModel):
-    """A message that could not be processed. Only operators of the broker can read the whole original."""
+    """A message that could not be processed. Only operators of the broker can read its body and its headers."""
 
     id: str = Field(description="The id.")
     origin: str = Field(description="The team or agent that could not process the message.")
@@ -451,4 +451,6 @@ class ReplayView(BaseModel):
 class Health(BaseModel):
     """The health of a gateway."""
 
-    status: Literal["ok", "starting", "broker_unavailable"] = Field(description="`ok`, or the reason.")
+    status: Literal["ok", "starting", "broker_unavailable"] = Field(
+        description="`ok`, or the reason why the gateway cannot serve requests at present."
+    )

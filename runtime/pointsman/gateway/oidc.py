@@ -17,7 +17,7 @@ __all__ = ["TokenVerifier"]
 
 _log = get_logger(__name__)
 
-_MAX_READABLE = 40  # characters of a claim in the caller's name
+_MAX_READABLE = 40  # number of characters of the claim that the caller's name repeats
 
 
 class TokenVerifier:
@@ -27,7 +27,7 @@ class TokenVerifier:
         settings: The settings, with an issuer.
 
     Raises:
-        ConfigurationError: The issuer or the URL of the keys is neither https nor on this machine.
+        ConfigurationError: The URL of the issuer or of the keys is neither https nor on this machine.
     """
 
     def __init__(self, settings: Settings) -> None:

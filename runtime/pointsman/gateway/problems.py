@@ -163,7 +163,7 @@ def openai_problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """Describe the errors of an operation of the OpenAI-compatible API for the OpenAPI document.
 
     Args:
-        *statuses: The statuses, in addition to the statuses of every operation.
+        *statuses: The statuses of this operation, in addition to the statuses that every operation has.
 
     Returns:
         The responses by status.
@@ -176,7 +176,7 @@ def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """Describe the problems of an operation for the OpenAPI document.
 
     Args:
-        *statuses: The statuses, in addition to the statuses of every operation.
+        *statuses: The statuses of this operation, in addition to the statuses that every operation has.
 
     Returns:
         The responses by status.

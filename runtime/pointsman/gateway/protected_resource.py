@@ -1,4 +1,4 @@
-"""Serve the metadata of a protected resource (RFC 9728), which name the issuer whose tokens the gateway accepts."""
+"""Describe the MCP server as a protected resource (RFC 9728), so that clients find the issuer of its tokens."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ MCP_PATH = "/mcp"
 
 _METADATA_PATH = "/.well-known/oauth-protected-resource"
 METADATA_PATHS = (f"{_METADATA_PATH}{MCP_PATH}", _METADATA_PATH)
-"""The paths of the metadata: of the MCP server, and of the whole host."""
+"""The path of the metadata of the MCP server, and the path of the metadata of the whole host."""
 
 
 def metadata_url(scope: Scope) -> str:
-    """Return the URL of the metadata, for the challenge of a refused request.
+    """Return the URL of the metadata, for the header `WWW-Authenticate` of a refused request.
 
     Args:
         scope: The scope of the request.

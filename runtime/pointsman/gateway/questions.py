@@ -25,7 +25,8 @@ async def list_questions(
     context: ContextArg,
     caller: CallerArg,
     workflow_id: Annotated[
-        str | None, Query(pattern=TOKEN_PATTERN, description="Only of this workflow. Default: all your workflows.")
+        str | None,
+        Query(pattern=TOKEN_PATTERN, description="The workflow that asks. Default: any of your workflows."),
     ] = None,
 ) -> QuestionPage:
     """List the questions that a person must answer (approvals, and questions for information), the oldest first."""

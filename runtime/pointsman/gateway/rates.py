@@ -1,4 +1,4 @@
-"""Limit the requests, bytes and changes of each caller in a period at one gateway."""
+"""Limit the number of requests, bytes or changes of each caller in a period, at one gateway."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from time import monotonic
 
 __all__ = ["CallerRates"]
 
-_MAX_CALLERS = 10_000  # callers in memory
+_MAX_CALLERS = 10_000  # number of callers whose buckets are in memory
 
 
 class CallerRates:
-    """A token bucket for each caller. A bucket has room for the amount of one period, and fills evenly.
+    """A token bucket for each caller. A bucket holds at most the limit of one period, and fills evenly.
 
     Args:
         period: The period in seconds.
@@ -25,7 +25,7 @@ class CallerRates:
 
         Args:
             caller: The caller.
-            limit: The amount of one period.
+            limit: The largest amount in one period.
             amount: The amount to take.
 
         Returns:

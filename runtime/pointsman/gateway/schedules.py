@@ -38,14 +38,14 @@ OwnerQuery = Annotated[
 class ScheduleRequest(Body):
     """The definition of a schedule, with either `cron` or `at`."""
 
-    name: Token = Field(description="The name, unique among your schedules of the team.")
+    name: Token = Field(description="The name, unique among your schedules for the team.")
     team: TeamName = Field(description="The team that is to serve the requests.")
     input: RequestInput = Field(
         description="The request that is sent at each time of the schedule. Such a time is called a fire."
     )
     cron: Annotated[str, Field(min_length=1, max_length=200)] | None = Field(
         default=None,
-        description="Times: minute, hour, day of the month, month, day of the week.",
+        description="The times as a cron expression: minute, hour, day of the month, month, day of the week.",
         examples=["0 9 * * 1-5"],
     )
     at: Timestamp | None = Field(default=None, description="A single time, instead of `cron`.")
@@ -54,16 +54,16 @@ class ScheduleRequest(Body):
     )
     overlap: Literal["skip", "queue", "allow"] = Field(
         default="skip",
-        description="The policy for a fire while an earlier run has not ended: skip the fire, let the "
-        "fire wait, or start a run.",
+        description="The policy for a fire while an earlier run has not ended: `skip` omits the fire, `queue` lets the "
+        "fire wait, and `allow` starts a second run.",
     )
     missed: Literal["skip", "once"] | None = Field(
         default=None,
-        description="The policy for missed fires: skip all, or start one run. Default: `skip` with `cron`, `once` with "
-        "`at`.",
+        description="The policy for missed fires: `skip` omits all, and `once` starts one run for all. Default: `skip` "
+        "with `cron`, `once` with `at`.",
     )
     grace: Annotated[float, Field(strict=True, ge=1, le=MAX_GRACE_S)] = Field(
-        default=60.0, description="A fire that is later than this, in seconds, counts as missed."
+        default=60.0, description="Largest delay of a fire in seconds. A later fire counts as missed."
     )
     deadline: Annotated[float, Field(strict=True, ge=0.001, le=MAX_DEADLINE_S)] | None = Field(
         default=None, description="Seconds from admission to the deadline. Default: the team's deadline."
@@ -76,7 +76,7 @@ class ScheduleRequest(Body):
         description="Ids of your uploads for the agents of each run. The schedule has its own copies of the files.",
     )
     thread: Token | None = Field(
-        default=None, description="The id of a thread of yours. Each run becomes the next turn of the thread."
+        default=None, description="The id of one of your threads. Each run becomes the next turn of the thread."
     )
 
 
@@ -115,7 +115,7 @@ class ScheduleView(BaseModel):
     team: str = Field(description="The team.")
     caller: str = Field(description="The owner.")
     status: str = Field(description="`active`, `paused`, `deleted`, or `ended` if the schedule has no further time.")
-    cron: str | None = Field(description="The times.")
+    cron: str | None = Field(description="The times as a cron expression.")
     at: AwareDatetime | None = Field(description="A single time, instead of `cron`.")
     timezone: str = Field(description="The time zone of `cron`.")
     overlap: str = Field(description="The policy for a fire while an earlier run has not ended.")
@@ -123,14 +123,14 @@ class ScheduleView(BaseModel):
     input: str | dict[str, JsonValue] = Field(description="The request that is sent at each time of the schedule.")
     files: list[ScheduleFileView] = Field(description="The files of each fire.")
     next: list[AwareDatetime] = Field(description="The next times.")
-    runs: list[RunView] = Field(description="The newest runs, in order.")
-    started_runs: int = Field(description="Runs that were started.")
-    skipped_fires: int = Field(description="Fires that were skipped, because an earlier run had not ended.")
-    missed_fires: int = Field(description="Fires that were missed.")
+    runs: list[RunView] = Field(description="The newest runs, the oldest of them first.")
+    started_runs: int = Field(description="Number of runs that were started.")
+    skipped_fires: int = Field(description="Number of fires that were skipped, because an earlier run had not ended.")
+    missed_fires: int = Field(description="Number of fires that were missed.")
 
 
 class SchedulePage(BaseModel):
-    """Schedules, by team, caller and name."""
+    """Schedules, sorted by team, caller and name."""
 
     schedules: list[ScheduleView] = Field(description="The schedules.")
 
@@ -161,7 +161,7 @@ _STORED: dict[int | str, dict[str, Any]] = {
 async def create_schedule(
     body: ScheduleRequest, context: ContextArg, caller: CallerArg, response: Response
 ) -> ScheduleResult:
-    """Create a schedule of yours, and wait up to 10 s for a supervisor of the team."""
+    """Create a schedule that you own, and wait up to 10 s until a supervisor of the team has stored the schedule."""
     caller.require_team(body.team)
     check_metadata(body.metadata)
     schedules = _schedules(context, caller)
@@ -192,7 +192,7 @@ async def create_schedule(
 async def list_schedules(
     context: ContextArg,
     caller: CallerArg,
-    team: Annotated[str | None, Query(pattern=TOKEN_PATTERN, description="Only of this team.")] = None,
+    team: Annotated[str | None, Query(pattern=TOKEN_PATTERN, description="The team. Default: all teams.")] = None,
 ) -> SchedulePage:
     """List your schedules; as an operator, the schedules of all callers."""
     schedules = _schedules(context, caller)
@@ -204,7 +204,7 @@ async def list_schedules(
 async def get_schedule(
     team: TeamPath, name: NamePath, context: ContextArg, caller: CallerArg, owner: OwnerQuery = None
 ) -> ScheduleView:
-    """Read a schedule: its definition, its next times and its last runs."""
+    """Read a schedule: its definition, its next times and its newest runs."""
     schedules = _schedules(context, caller)
     return _view(schedules, await schedules.get(name, team, caller=_owner(caller, team, owner)))
 
@@ -244,7 +244,7 @@ async def resume_schedule(change: ChangeArg) -> ScheduleResult:
 
 @router.post("/{team}/{name}/run", summary="Run a schedule now", responses={**_STORED, **problems(404, 409)})
 async def run_schedule(team: TeamPath, change: ChangeArg, context: ContextArg, caller: CallerArg) -> ScheduleResult:
-    """Start a run now. The overlap policy applies, too. The newest entry of `runs` in the answer is this run."""
+    """Start a run now. The overlap policy also applies to this run, which is the newest of `runs` in the answer."""
     with context.new_work(caller, team):
         return await change(Schedules.run)
 

@@ -25,7 +25,7 @@ __all__ = ["serve"]
 
 _log = get_logger(__name__)
 
-_SPARE_CONNECTIONS = 500  # idle connections, in addition to connections with an open request
+_SPARE_CONNECTIONS = 500  # number of idle connections, in addition to the connections with an open request
 
 
 async def serve(
@@ -41,8 +41,8 @@ async def serve(
     Args:
         client: A connected client.
         settings: The settings.
-        hosts: More host names that requests without a key may use.
-        stop: Ends the server.
+        hosts: More host names that a request without a key may have in its header `Host`.
+        stop: Set to end the server.
         ready: Called with the URL when the server listens.
 
     Raises:

@@ -1,4 +1,7 @@
-"""Stream the events of one workflow in order and without a gap, from any position. A restart causes no gap."""
+"""Stream the events of one workflow in order and without a gap, from any position.
+
+The events are read from the log. So, after a restart of the gateway, a client continues at its position without a gap.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +25,13 @@ from pointsman_schemas.log import Entry, WorkflowEnded
 
 __all__ = ["LogEvent", "Position", "StreamItem", "WorkflowStreams"]
 
-_RETRY_PAUSE_S = 0.5  # seconds before the log is read again while the broker is unavailable
+_RETRY_PAUSE_S = 0.5  # seconds before the log is read again, if the broker is unavailable or its replica lags behind
 _REPLICA_LAG_S = 2.0  # seconds by which a replica of the broker may lag behind the leader
 _POSITION = re.compile(r"([0-9]{1,18})\.([0-9]{1,9})")
 
 
 class Position(NamedTuple):
-    """The position of an entry: the sequence of its message in the log, and its place in the message."""
+    """The position of an entry: the sequence number of the log message, and the index of the entry in the message."""
 
     sequence: int
     part: int
@@ -41,7 +44,7 @@ class Position(NamedTuple):
             text: The text, such as `42.0`.
 
         Returns:
-            The position; None for any other text.
+            The position; None if the text is not a position.
         """
         found = _POSITION.fullmatch(text.strip())
         return cls(int(found[1]), int(found[2])) if found else None
@@ -58,7 +61,7 @@ class LogEvent(NamedTuple):
 
 
 StreamItem: TypeAlias = LogEvent | Progress | Delta | None
-"""An entry, a report or a piece of text; None if nothing has happened for `KEEPALIVE_INTERVAL_S`."""
+"""An entry, a report or a piece of text; None if nothing has happened for `KEEPALIVE_INTERVAL_S` seconds."""
 
 
 class WorkflowStreams:
@@ -92,16 +95,19 @@ class WorkflowStreams:
             text: Also yield text of models, without reports.
 
         Yields:
-            The entries, in order; None when nothing has happened for `KEEPALIVE_INTERVAL_S`.
+            The entries, in order, and the reports and pieces of text; None when nothing has happened for
+            `KEEPALIVE_INTERVAL_S` seconds.
         """
         position = after or Position(0, -1)
         subject, texts = self._client.subjects.log(workflow.team, workflow.id), StreamedTexts()
         newest, round = await self._newest(subject, position), 1
         if newest is not None:
-            # If the broker has lost the end of the log, new entries get positions below the client's position, so lower
-            # the client's position to the newest message.
+            # If the broker has lost the end of the log, new entries get positions below the client's position and would
+            # be omitted. So lower the client's position to the newest message.
             position = min(position, Position(newest.sequence, position.part))
-            round = read_commit(newest).round  # each round has an end, and only the end of this one ends the stream
+            # A resumed workflow has several rounds, and each round has an end. Only the end of the newest round ends
+            # the stream.
+            round = read_commit(newest).round
         with self._feed.subscribe(workflow.id) as subscription:
             async with AsyncExitStack() as listening:
                 if live or text:
@@ -121,7 +127,7 @@ class WorkflowStreams:
                                     return
                     async with aclosing(self._arriving(subscription)) as arriving:
                         async for item in arriving:
-                            if isinstance(item, Delta):  # `texts` finds gaps, because the queue may drop pieces
+                            if isinstance(item, Delta):  # the queue may drop pieces of text, so `texts` looks for gaps
                                 if (piece := texts.add(item)) is not None:
                                     yield piece
                                 continue
@@ -161,7 +167,9 @@ class WorkflowStreams:
         """Yield the present messages of a log. While the broker is unavailable, yield None periodically."""
         waited = 0.0
         row = self._feed.find(workflow)
-        known = row.sequence if row else 0  # the feed had these messages already, so they must be read here
+        # The feed had the messages up to this sequence already, so the subscription may not get them. If a read ends
+        # before this sequence, the replica that was read lags behind.
+        known = row.sequence if row else 0
         until = monotonic() + _REPLICA_LAG_S
         sequence = after.sequence - 1 if after.part >= 0 else after.sequence
         while True:
@@ -173,7 +181,7 @@ class WorkflowStreams:
                         yield stored
                 if sequence >= known or monotonic() >= until:
                     return
-                await asyncio.sleep(_RETRY_PAUSE_S)  # the replica that was read lags behind, so read again
+                await asyncio.sleep(_RETRY_PAUSE_S)  # the replica lags behind, so read again
             except BusUnavailableError:
                 if self._client.bus.closed or self.stopping.is_set():
                     return

@@ -31,10 +31,10 @@ assert _STATUSES.keys() == set(WORKFLOW_STATUSES)
 
 
 def statuses_of(shown: Collection[WorkflowStatus]) -> set[str]:
-    """Return the statuses of rows that have these names for callers.
+    """Return the statuses of rows for the statuses that callers see.
 
     Args:
-        shown: The names.
+        shown: The statuses that callers see.
     """
     return {status for status, name in _STATUSES.items() if name in shown}
 

@@ -71,7 +71,7 @@ class WebhookView(BaseModel):
     teams: list[str] | None = Field(default=None, description="The teams; null for all teams.")
     created_at: AwareDatetime = Field(description="Time of the creation. Earlier events are not sent.")
     disabled_at: AwareDatetime | None = Field(
-        default=None, description="Time at which the endpoint was disabled; nothing is sent since this time."
+        default=None, description="Time at which the endpoint was disabled. No event is sent after this time."
     )
     disabled_reason: str = Field(description="The reason why the endpoint was disabled.")
 
@@ -88,7 +88,7 @@ class WebhookView(BaseModel):
 class NewWebhookView(WebhookView):
     """A new endpoint, or an endpoint with a new secret."""
 
-    secret: str = Field(description="The secret. Store the secret; no later response has it.")
+    secret: str = Field(description="The secret. Store the secret, because no later response contains it.")
 
 
 class WebhookPage(BaseModel):
@@ -104,7 +104,9 @@ class DeliveryView(BaseModel):
     type: str = Field(description="The type of the event.")
     workflow_id: str | None = Field(default=None, description="The workflow, if there is one.")
     status: DeliveryStatus = Field(description="The status.")
-    attempts: int = Field(description="Attempts since the event, or since the newest request to send the event again.")
+    attempts: int = Field(
+        description="Number of attempts since the event, or since the newest request to send the event again."
+    )
     code: int | None = Field(default=None, description="The status code of the newest response.")
     error: str = Field(description="The error of the newest attempt.")
     at: AwareDatetime = Field(description="Time of the newest attempt.")
@@ -176,7 +178,7 @@ async def rotate_webhook(
 
 @router.post("/{webhook_id}/disable", summary="Disable a webhook", responses=problems(404, 409))
 async def disable_webhook(webhook_id: EndpointPath, context: ContextArg, caller: CallerArg) -> WebhookView:
-    """Send nothing more to an endpoint."""
+    """Stop sending events to an endpoint."""
     store = await _store_of(context, caller, webhook_id)
     return WebhookView.of(await store.disable(webhook_id, f"disabled by {caller.name}"))
 
@@ -198,7 +200,7 @@ async def list_webhook_deliveries(
     webhook_id: EndpointPath,
     context: ContextArg,
     caller: CallerArg,
-    status: Annotated[DeliveryStatus | None, Query(description="Only with this status.")] = None,
+    status: Annotated[DeliveryStatus | None, Query(description="The status. Default: any status.")] = None,
     limit: Annotated[int, Query(ge=1, le=1_000, description="The greatest number of deliveries.")] = 100,
 ) -> DeliveryPage:
     """List the deliveries of an endpoint with at least one attempt, the newest change first."""
@@ -224,7 +226,7 @@ async def resend_webhook_delivery(
 
 
 def _owner(caller: Caller) -> str | None:
-    """Return the owner of a caller's endpoints; None for an operator, because operators manage all endpoints."""
+    """Return the owner of the endpoints that a caller may manage; None for an operator, who may manage all of them."""
     return None if caller.operator else caller.name
 
 

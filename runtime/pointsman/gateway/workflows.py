@@ -51,7 +51,7 @@ router = APIRouter(prefix="/v1/workflows", tags=["workflows"])
 MAX_WAIT_S = 60.0
 """Longest wait of a request for the end of its workflow, in seconds, because proxies close longer requests."""
 _WAIT = re.compile(r"(?:^|[,;\s])wait=([0-9]{1,6})(?:$|[,;\s])")
-_MAX_QUEUED = 100  # a list shows at most this number of waiting requests of each team
+_MAX_QUEUED = 100  # largest number of waiting requests of each team in a list
 
 WorkflowPath = Annotated[str, Path(pattern=TOKEN_PATTERN, description="The id of the workflow.")]
 _LOCATION = {"Location": {"description": "The path of the workflow.", "schema": {"type": "string"}}}
@@ -62,12 +62,16 @@ class ListQuery(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    team: Annotated[str, Field(pattern=TOKEN_PATTERN)] | None = Field(default=None, description="Only of this team.")
-    status: list[WorkflowStatus] = Field(default=[], description="Only with one of these statuses.")
-    since: Timestamp | None = Field(default=None, description="Only created at this time or later.")
-    until: Timestamp | None = Field(default=None, description="Only created before this time.")
+    team: Annotated[str, Field(pattern=TOKEN_PATTERN)] | None = Field(
+        default=None, description="The team. Default: all teams."
+    )
+    status: list[WorkflowStatus] = Field(
+        default=[], description="The statuses, of which a workflow must have one. Default: all statuses."
+    )
+    since: Timestamp | None = Field(default=None, description="The earliest time of creation.")
+    until: Timestamp | None = Field(default=None, description="The time before which a workflow was created.")
     correlation_id: Annotated[str, Field(min_length=1, max_length=MAX_CALLER_ID_CHARS)] | None = Field(
-        default=None, description="Only with this correlation id."
+        default=None, description="The correlation id. Default: any."
     )
     limit: int = Field(default=20, ge=1, le=100, description="The greatest number of workflows.")
     cursor: Annotated[str, Field(pattern=CURSOR_PATTERN)] | None = Field(
@@ -99,7 +103,7 @@ async def create_workflow(
         Header(
             min_length=1,
             max_length=MAX_CALLER_ID_CHARS,
-            description="Your name for the request. A repetition of the request with the same key is the same "
+            description="Your name for the request. A repetition of the request with the same key starts no second "
             "workflow. A different request with the same key is refused.",
         ),
     ] = None,
@@ -209,7 +213,7 @@ async def get_workflow(workflow_id: WorkflowPath, context: ContextArg, caller: C
 async def cancel_workflow(
     workflow_id: WorkflowPath, body: CancelRequest, context: ContextArg, caller: CallerArg
 ) -> WorkflowView:
-    """Request the end of a workflow. The workflow then ends with the status `cancelled`."""
+    """Request the cancellation of a workflow. The workflow then ends with the status `cancelled`."""
     workflow = await context.find(caller, workflow_id)
     ended = await workflow.cancel(body.reason, actor=caller.name)
     if ended is not None:
@@ -230,11 +234,11 @@ async def tell_workflow(
         Header(
             min_length=1,
             max_length=MAX_CALLER_ID_CHARS,
-            description="Your name for the message. A repetition of the message with the same key counts once.",
+            description="Your name for the message. Messages with the same key count once.",
         ),
     ] = None,
 ) -> MessageView:
-    """Send a message to a running workflow. A message to an ended turn becomes the next turn of the thread."""
+    """Send a message to a running workflow. A message to an ended turn of a thread becomes the thread's next turn."""
     workflow = await context.find(caller, workflow_id)
     told = await context.tell(caller, workflow, body.text, key=idempotency_key)
     return MessageView(workflow_id=workflow_id, number=told.number, next_turn=told.next_turn, detail=told.message)
@@ -260,8 +264,8 @@ async def resume_workflow(
     response_model=None,
     responses={
         200: {
-            "description": "Server-sent events. The data of an event are a WorkflowEvent, and the id of an event is a "
-            "position of the log.",
+            "description": "Server-sent events. The data of an event are a WorkflowEvent, and the id of an event is "
+            "its position in the log.",
             "content": {"text/event-stream": {"schema": {"type": "string"}}},
         },
         204: {"description": "The client has all events of a workflow that has ended."},

@@ -1,6 +1,6 @@
-"""Grants: the rights of each role at the broker, as users of a server configuration, as JWTs, or by an auth callout.
+"""Grants: users of the broker with the rights of a role, by a server configuration, by JWTs, or by an auth callout.
 
 `permissions` has the table of rights. All other modules use this table.
 
-permissions, accounts, server_config, jwt, folder, push, probe, policy, callout
+Read in this order: permissions, accounts, server_config, jwt, folder, push, probe, policy, callout
 """

@@ -1,9 +1,14 @@
-"""List the subjects that the two accounts of a tenant import: the account with the streams, and the edge account.
+"""List the subjects that the two accounts of a tenant import from each other.
 
-Callers, workers and viewers are in the edge account. For subjects on which these roles may publish, the edge account
-imports services. For subjects to which these roles may subscribe, the edge account imports streams. In the account with
-the streams, the broker replaces the reply subject of each request, so an answer can only go to the edge account. Both
-lists are made from the table of rights.
+One account has the JetStream streams. Callers, workers and viewers are users of the other account, the edge account,
+which imports the subjects that these users need. NATS has two kinds of imports. A service import passes requests on and
+their answers back. The edge account has a service import for each subject on which its users may publish. A stream
+import only passes messages on, and has nothing to do with JetStream streams. The edge account has a stream import for
+each subject to which its users may subscribe.
+
+A service import also protects the account with the JetStream streams. The broker replaces the reply subject of each
+request with a subject that leads back to the edge account. So no user of the edge account can direct an answer to
+another subject. The subjects of the imports follow from the table of rights in `permissions`.
 """
 
 from __future__ import annotations
@@ -27,9 +32,10 @@ class Exchange:
     """The subjects that the two accounts import from each other.
 
     Attributes:
-        services: Services of the account with the streams, each with the subject in the edge account.
-        streams: Subjects of the account with the streams that users of the edge account may receive.
-        edge_services: Services of the edge account that the account with the streams imports.
+        services: The service imports of the edge account. Each is a pair: the subject in the account with the JetStream
+            streams, and the subject in the edge account.
+        streams: The stream imports of the edge account. In both accounts, the subject is the same.
+        edge_services: The service imports of the account with the JetStream streams.
     """
 
     services: tuple[tuple[str, str], ...]
@@ -57,7 +63,8 @@ def exchange(namespaces: Iterable[str]) -> Exchange:
     services = [
         (_API + each.removeprefix(_EDGE_API) if each.startswith(_EDGE_API) else each, each) for each in published
     ]
-    # Messages of edge users are already delivered within the edge account, so an import would deliver a second copy.
+    # The users of the edge account publish on the kinds of subjects in `local`. The broker already delivers these
+    # messages within the edge account, so a stream import would deliver a second copy.
     local = {_kind(each) for each in published} | {"_INBOX", "$SRV"}
     received = {each for each in subscribed if _kind(each) not in local and each.split(".")[0] not in local}
     return Exchange(tuple(sorted(services)), (*sorted(received), _INBOXES))
@@ -66,8 +73,9 @@ def exchange(namespaces: Iterable[str]) -> Exchange:
 def has_many_answers(service: str) -> bool:
     """Return True if a request to a service may have several answers.
 
-    The export of such a service must allow several answers. For other services, the broker forgets the reply subject of
-    a request after the first answer, so a busy publisher costs the broker little memory.
+    The export of such a service must allow several answers. For each other service, the broker forgets the reply
+    subject of a request after the first answer. So the reply subjects of a busy publisher take little memory of the
+    broker.
 
     Args:
         service: The subject of the service.
@@ -79,11 +87,14 @@ def has_many_answers(service: str) -> bool:
 
 
 def is_covered(subject: str, patterns: Iterable[str]) -> bool:
-    """Return True if one of the patterns matches each subject that the given subject or pattern matches.
+    """Return True if at least one of the patterns covers a subject.
+
+    A pattern covers a subject without wildcards if the pattern matches the subject. A pattern covers a subject with
+    wildcards if this one pattern matches everything that the subject matches.
 
     Args:
-        subject: A subject, or a pattern with wildcards.
-        patterns: Patterns with wildcards.
+        subject: A subject, with or without wildcards.
+        patterns: The patterns.
 
     Returns:
         True if a pattern covers the subject.
@@ -108,5 +119,5 @@ def _kind(subject: str) -> str:
 
 
 def _widest(subjects: set[str]) -> set[str]:
-    """Return the subjects that no other subject covers."""
+    """Return the subjects that no other subject of the set covers."""
     return {each for each in subjects if not is_covered(each, subjects - {each})}

@@ -31,7 +31,7 @@ _log = structlog.get_logger(__name__)
 
 _SUBJECT = "$SYS.REQ.USER.AUTH"
 _REQUEST_AUDIENCE = "nats-authorization-request"
-_KEY_LIFETIME_S = 3600  # seconds after which the broker requests the user of an API key again
+_KEY_LIFETIME_S = 3600  # seconds after which a user with an API key must log in again, and the policy is asked again
 
 
 class AuthCallout:
@@ -45,7 +45,7 @@ class AuthCallout:
             because two users of one name would receive each other's answers.
 
     Raises:
-        ConfigurationError: A URL of an issuer of the policy is not https, and not on this machine; or an API key has
+        ConfigurationError: In the policy, a URL of an issuer is neither https nor on this machine, or an API key has
             the name of a user of the configuration.
     """
 
@@ -75,7 +75,7 @@ class AuthCallout:
         try:
             user, server, asked = _read_request(request)
         except (PointsmanError, LookupError, TypeError) as error:
-            _log.warning("callout_request_refused", reason=str(error), hint="only servers may publish on the subject")
+            _log.warning("callout_request_refused", reason=str(error), hint="only servers may send callout requests")
             return None
         login: Mapping[str, Any] = asked.get("connect_opts") or {}
         try:
@@ -90,7 +90,7 @@ class AuthCallout:
         return authorization_response(self._issuer, user, server, jwt=jwt).encode()
 
     async def _decide(self, login: Mapping[str, Any]) -> tuple[Grant, str, int]:
-        """Return the grant and the namespace of a login, and the Unix time at which the broker must ask again.
+        """Return the grant and the namespace of a login, and the Unix time at which the user must log in again.
 
         Raises:
             ConfigurationError: The policy has no grant for the login.

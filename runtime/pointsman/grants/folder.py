@@ -37,7 +37,7 @@ from pointsman_schemas.strict_json import describe
 __all__ = ["GrantFolder", "GrantFolderContent", "UserRecord"]
 
 _FILE = "grants.json"
-_BCRYPT_ROUNDS = 10  # some 50 ms for each connection; more is not needed, because the passwords have 256 random bits
+_BCRYPT_ROUNDS = 10  # takes some 50 ms for each login; passwords with 256 random bits do not need more rounds
 _INCLUDE_NOTE = "# Made by `pointsman grants`. Include this file in the configuration of nats-server.\n"
 _SYSTEM_ACCOUNT = "SYS"
 _SYSTEM_USER = "sys"
@@ -56,8 +56,10 @@ class UserRecord(BaseModel):
     teams: tuple[str, ...] = Field(default=(), description="The teams.")
     agents: tuple[str, ...] = Field(default=(), description="The agents.")
     actions: tuple[str, ...] = Field(default=(), description="The actions.")
-    password: str | None = Field(default=None, description="The bcrypt hash of the password, without JWTs.")
-    public_key: str | None = Field(default=None, description="The public key, with JWTs.")
+    password: str | None = Field(
+        default=None, description="The bcrypt hash of the password, if the folder has the mode `config`."
+    )
+    public_key: str | None = Field(default=None, description="The public key, if the folder has the mode `jwt`.")
 
     @property
     def grant(self) -> Grant:
@@ -66,7 +68,7 @@ class UserRecord(BaseModel):
 
 
 class _Scope(BaseModel):
-    """A signing key with a template of permissions, which all users of the key have."""
+    """A signing key. All users that the key signs have the same template of permissions."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -99,7 +101,9 @@ class GrantFolderContent(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    mode: Literal["config", "jwt"] = Field(description="Users of a server configuration, or JWTs.")
+    mode: Literal["config", "jwt"] = Field(
+        description="`config` if the users are in a server configuration; `jwt` if the users have JWTs."
+    )
     account: Annotated[str, Field(pattern=r"^[A-Z][A-Z0-9_]{0,31}$")] = Field(
         description="The account with the streams. The name of the edge account is this name and `_EDGE`."
     )
@@ -126,7 +130,7 @@ class GrantFolder:
 
     Raises:
         NotFoundError: The folder has no grants.
-        ConfigurationError: `grants.json` cannot be read, or a package is missing.
+        ConfigurationError: `grants.json` cannot be read or is not valid, or a package is missing.
     """
 
     def __init__(self, path: Path) -> None:
@@ -159,14 +163,14 @@ class GrantFolder:
             account: The name of the account with the streams.
             namespaces: The namespaces of the tenant.
             jwt: True to write JWTs for the server, False to write the users into a server configuration.
-            callout: Use an auth callout for connections without a known user; default False.
+            callout: True to use an auth callout for connections without a known user; default False.
             resolver: The folder in which a server stores accounts; default `jwt`, in the server's working directory.
 
         Returns:
             The folder.
 
         Raises:
-            ConfigurationError: The folder already has grants, or a name is not valid.
+            ConfigurationError: The folder already has grants, a name is not valid, or both `jwt` and `callout` are set.
         """
         _require_packages()
         if jwt and callout:
@@ -258,7 +262,7 @@ class GrantFolder:
         Returns:
             The files of the users.
         """
-        self.content.scopes.clear()  # so `rotate` makes a new signing key for the first user of each scope
+        self.content.scopes.clear()  # without scopes, `rotate` makes new signing keys
         return [path for user in list(self.content.users) for path in self.rotate(user.name)]
 
     def revoke(self, name: str) -> None:
@@ -372,7 +376,7 @@ class GrantFolder:
         return user_jwt(signer, record.name, key.public, account=self.content.keys[account], tags=tags)
 
     def _signing_key(self, record: UserRecord) -> NKey:
-        """Return the signing key for the role, namespace and actions of a user; make a missing key."""
+        """Return the signing key for users of the same role, namespace and actions as a user. Make a missing key."""
         wanted = {
             "namespace": record.namespace,
             "role": record.role,
@@ -460,7 +464,7 @@ def _new_key(folder: Path, name: str, kind: KeyKind) -> NKey:
 
 
 def _write(path: Path, text: str, *, private: bool = True) -> None:
-    """Write a file under a temporary name, and then rename it. So a server that reloads never reads half a file."""
+    """Write a file under a temporary name, and then rename it. So a server that reloads never reads a partial file."""
     path.parent.mkdir(mode=0o700 if private else 0o755, parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)

@@ -111,7 +111,7 @@ def scope(signing_key: str, role: str, rights: Permissions) -> dict[str, Any]:
         rights: The permissions. They may contain templates such as `{{name()}}` and `{{tag(team)}}`.
 
     Returns:
-        The element of `signing_keys` in the JWT of the account.
+        The scope, as an element of `signing_keys` in the JWT of the account.
     """
     template = {**permission_claims(rights), **_USER_LIMITS}
     return {"kind": "user_scope", "key": signing_key, "role": role, "template": template}
@@ -138,7 +138,7 @@ def user_jwt(
         audience: The name of the account, for a user that an auth callout admits.
         rights: The permissions; None if the scope of the signing key has the permissions.
         tags: The values for the templates of the scope, such as `team:billing`.
-        expires: The Unix time of the end. Default: never.
+        expires: The Unix time at which the JWT expires. Default: the JWT does not expire.
 
     Returns:
         The JWT.

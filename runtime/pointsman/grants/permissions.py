@@ -1,10 +1,12 @@
 """The table of rights, with the subjects that each role may publish on and subscribe to.
 
 A right is a subject of the broker. `Subjects` builds the subjects of the namespace with placeholders for the names of a
-grant; `permissions` replaces the placeholders. Two accounts separate the roles. The trusted account has the streams.
-The roles of the edge account reach the streams through imported services, because the broker checks the subject of a
-request but not the reply subject. In one account, each user with a right to read could use `$JS.API.STREAM.DELETE.X` as
-the reply subject of a read. The broker would then publish the answer on this subject and delete the stream.
+grant; `permissions` replaces the placeholders.
+
+Two accounts separate the roles. The trusted account has the streams. The roles of the edge account reach the streams
+through imported services. Two accounts are needed, because the broker checks the subject of a request but not the reply
+subject. In one account, each user with a right to read could use `$JS.API.STREAM.DELETE.X` as the reply subject of a
+read. The broker would then publish the answer on this subject, and so delete the stream.
 """
 
 from __future__ import annotations
@@ -51,7 +53,8 @@ TRUSTED_ROLES = frozenset({GrantRole.SUPERVISOR, GrantRole.OPERATOR, GrantRole.P
 """The roles of the account with the streams. The users of the other roles are in the edge account."""
 
 EDGE_DOMAIN = "edge"
-"""The value of POINTSMAN_JETSTREAM_DOMAIN for users of the edge account, whose API subjects begin `$JS.edge.API.`."""
+"""The value of POINTSMAN_JETSTREAM_DOMAIN for users of the edge account. Their API subjects begin with `$JS.edge.API.`.
+"""
 
 _WORKFLOWS = ("cancel", "tell", "approve", "reject", "answer", "resume")
 _SCHEDULES = ("schedule", "schedule-others")
@@ -103,7 +106,7 @@ class Grant:
         """Check the names.
 
         Raises:
-            ConfigurationError: A name is missing, is not a token, or is not allowed for the role.
+            ConfigurationError: The role does not have an action, needs a team or an agent, or allows none.
             InvalidTokenError: A name is not a token of a subject.
         """
         token(self.name, "user")
@@ -255,7 +258,7 @@ def _rows(role: GrantRole, subjects: Subjects, actions: Sequence[str]) -> Permis
         GrantRole.SUPERVISOR: table.supervisor,
         GrantRole.PROVISIONER: table.provisioner,
     }[role](actions)
-    # A process tests its connection by a read of a card that no agent has. So each role needs this right.
+    # Each process tests its connection by a read of a card that no agent has, so each role needs this right.
     publish.append(f"$JS.API.DIRECT.GET.{table.registry}.{table.bucket}.none.none")
     return Permissions(tuple(publish), (f"{_inbox(role, _USER)}.>", *subscribe), role is GrantRole.WORKER)
 
@@ -372,7 +375,7 @@ class _Table:
             *self._follow(self.secrets, f"{self.secret_values}.>"),
             *(each for wanted in self.webhook_consumers for each in self._consume(wanted.name, names[wanted.stream])),
             *self._last(self.deliveries, f"{ns}.delivery.>"),
-            *self._follow(self.deliveries, self.delivery_filter, f"{ns}.receipt.>"),  # for the oldest waiting attempt
+            *self._follow(self.deliveries, self.delivery_filter, f"{ns}.receipt.>"),  # to find the oldest open attempt
             *self._read_bodies(),
         ]
         return publish, []
@@ -494,7 +497,7 @@ class _Table:
         return [f"{self.ns}.control.{_TEAM}.*.{action}.{actor}.*" for action in kinds]
 
     def _operate(self, actions: Sequence[str], actor: str = _USER) -> list[str]:
-        """Return the rights of an operator's actions, with the name of the actor."""
+        """Return the rights for the actions of an operator, in the name of `actor`."""
         rights = self._controls(actions, actor)
         if {"replay", "discard"} & set(actions):
             rights += [f"{self.ns}.audit.*.{actor}.*", f"$JS.API.STREAM.MSG.DELETE.{self.dead}"]
@@ -508,9 +511,9 @@ class _Table:
         return [f"$JS.API.DIRECT.GET.{stream}.{subject}" for subject in subjects]
 
     def _follow(self, stream: str, *filters: str) -> list[str]:
-        """Return the rights to read the messages of filters, with consumers whose names only this user may use.
+        """Return the rights to read the messages that match the filters, with consumers of the user's own names.
 
-        The names are limited, because a user who may create a consumer of any name could change a durable consumer.
+        A user with the right to create a consumer of any name could change a durable consumer of another process.
         """
         names = [reader_name(self._inbox, slot) for slot in range(READER_SLOTS)]
         return [
@@ -523,10 +526,11 @@ class _Table:
     def _consume(self, name: str, *streams: str) -> list[str]:
         """Return the rights to receive and acknowledge the messages of an existing durable consumer.
 
-        An acknowledgement can also request the next message of the consumer. So these rights have no wildcard in the
-        place of the stream and the consumer: with `$JS.ACK.*.*.{stream}.{name}.>`, a user could receive the messages of
-        each consumer. The token `_` in this place is safe, because no stream has this name. It is the domain of a
-        server without a JetStream domain.
+        An acknowledgement can also request the next message of its consumer. In its subject, the first two tokens after
+        `$JS.ACK` are the stream and the consumer, or, with `js_ack_fc_v2`, a domain and an account before the stream
+        and the consumer. With `$JS.ACK.*.*.{stream}.{name}.>`, a user could put any stream and consumer in place of the
+        first two tokens, and receive the messages of this consumer. So the right for `js_ack_fc_v2` has the token `_`
+        as its first token, which is the domain of a server without a JetStream domain. No stream has this name.
         """
         return [
             right.format(stream=stream, name=name)

@@ -18,8 +18,8 @@ RefusedRight = tuple[str, str]
 """The operation, `publish on` or `subscribe to`, and the subject or pattern."""
 
 _PROBE = "pointsman-probe"  # the token in place of a wildcard
-# These headers make a probe harmless: a stream stores no message that expects another stream, and the JetStream API
-# refuses a request of such a level.
+# These headers make a probe harmless: a stream does not store a message that expects a stream of another name, and the
+# JetStream API refuses a request that requires such a level.
 _HEADERS = {"Nats-Expected-Stream": _PROBE, "Nats-Required-Api-Level": "999999"}
 _BODY = _PROBE.encode()
 _SLOT = re.compile(r"(reader-.*)-\d+$")
@@ -53,7 +53,9 @@ def grant_of(
 
 
 async def refused_rights(settings: Settings, grant: Grant) -> list[RefusedRight]:
-    """Try each right of a grant with messages that no stream stores and requests that the broker refuses.
+    """Try each right of a grant, and return the rights that the broker refuses.
+
+    A try has no effect: no stream stores its message, and the JetStream API refuses its request.
 
     Args:
         settings: The settings of the connection.
@@ -104,9 +106,10 @@ def count_rights(grant: Grant, namespace: str) -> int:
 
 
 def possible_grants(settings: Settings, *, teams: Sequence[str], agents: Sequence[str]) -> list[Grant]:
-    """Return the grants that the user of some settings may have. Omit roles whose agents are not given.
+    """Return the possible grants of the user of some settings: one for each role that has the user's inbox prefix.
 
-    Use all teams for a role if no teams are given.
+    A role that needs agents is omitted if no agents are given. A role that needs teams has all teams if no teams are
+    given.
 
     Args:
         settings: The settings.
@@ -121,7 +124,7 @@ def possible_grants(settings: Settings, *, teams: Sequence[str], agents: Sequenc
         for chosen_teams, chosen_agents in ((teams, ()), ((), agents), ((), ()), (("*",), ())):
             try:
                 found.append(grant_of(settings, role, teams=chosen_teams, agents=chosen_agents))
-            except ConfigurationError:  # the role needs other names, or has a different inbox prefix
+            except ConfigurationError:  # the role does not take these teams and agents, or has another inbox prefix
                 continue
             break
     return found

@@ -19,11 +19,11 @@ async def push_accounts(grants: GrantFolder, url: str) -> int:
     """Send the account JWTs of a folder to the servers at a URL.
 
     Args:
-        grants: The folder, with JWTs.
-        url: The servers.
+        grants: The folder. Its mode is `jwt`.
+        url: The URL of the servers.
 
     Returns:
-        The number of accounts.
+        The number of accounts that were sent.
 
     Raises:
         BusUnavailableError: The server does not answer.

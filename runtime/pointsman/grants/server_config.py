@@ -11,7 +11,7 @@ from pointsman.grants.permissions import Grant, Permissions, permissions
 
 __all__ = ["ConfigUser", "accounts_block", "edge_account", "jwt_exchange", "user_block"]
 
-_RESPONSE_EXPIRY = "5s"  # time in which a worker may answer a request of the micro protocol
+_RESPONSE_EXPIRY = "5s"  # time within which a worker may answer a request of the micro protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ def permission_lines(rights: Permissions) -> Iterator[str]:
         The lines.
     """
     for verb, subjects in (("publish", rights.publish), ("subscribe", rights.subscribe)):
-        if not subjects:  # an empty list of allowed subjects would allow every subject, so deny all
+        if not subjects:  # an empty list of allowed subjects would allow every subject, so deny every subject instead
             yield f'{verb}: {{ deny: ">" }}'
             continue
         yield f"{verb}: {{ allow: ["
@@ -83,7 +83,7 @@ def accounts_block(account: str, users: Sequence[ConfigUser], *, namespaces: Ite
     Args:
         account: The name of the account with the streams.
         users: The users of both accounts.
-        namespaces: More namespaces of the tenant, in addition to the users' namespaces.
+        namespaces: The namespaces of the tenant. The namespaces of the users are added.
 
     Returns:
         Lines for the block `accounts` of a nats-server configuration.
@@ -184,7 +184,7 @@ def jwt_exchange(
 
 
 def _references(local: str) -> str:
-    """Return a local subject, with a reference such as `$1` in place of each wildcard of the imported subject."""
+    """Return a local subject with a reference such as `$1` in place of each `*`, in the form that a JWT needs."""
     number = 0
     tokens = []
     for token in local.split("."):

@@ -1,4 +1,4 @@
-"""Bound the number of connections, the time for the head of a request, and the time of a slow reader."""
+"""Bound the number of connections, the wait for the head of a request, and the wait for a client that does not read."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class ConnectionBounds:
 
 
 class BoundedConnection(H11Protocol):
-    """A connection of uvicorn with bounds. Without bounds, uvicorn waits for heads and readers for ever."""
+    """A connection of uvicorn with bounds. Without bounds, uvicorn waits for a client without a limit."""
 
     bounds = ConnectionBounds()
 
@@ -70,7 +70,7 @@ class BoundedConnection(H11Protocol):
             self._stalled_timer = None
 
     def _watch_head(self) -> None:
-        """Close the connection if it stays without an active request for too long."""
+        """Close the connection if it has no active request for `bounds.head` seconds."""
         working = self.cycle is not None and not self.cycle.response_complete
         if working:
             if self._head_timer is not None:

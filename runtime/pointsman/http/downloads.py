@@ -36,17 +36,17 @@ class RangeError(ContractError):
 async def download(file: File, read: Reader, headers: Mapping[str, str], *, media_type: str | None = None) -> Response:
     """Send a file, or the requested range, with headers by which a browser saves the file and does not show it.
 
-    The last piece is sent after the digest of the whole file has been checked, so the response of a damaged file is
-    incomplete. A range is not checked.
+    The last piece is sent only after the digest of the whole file has been checked. So the response for a damaged file
+    lacks its last piece. The digest of a range is not checked.
 
     Args:
         file: The file.
-        read: Reads the pieces of a file.
+        read: Reads the pieces of a file, and then checks the digest.
         headers: The headers of the request, with names in lower case.
         media_type: The media type of the response. Default: the media type of the file.
 
     Returns:
-        The response: 200, 206 for a range, or 304 for a file that the client has.
+        The response: 200 for the whole file, 206 for a range, or 304 for a file that the client already has.
 
     Raises:
         RangeError: The range begins after the end of the file.
@@ -72,7 +72,7 @@ async def download(file: File, read: Reader, headers: Mapping[str, str], *, medi
             sent["content-range"] = f"bytes {begin}-{end - 1}/{file.size}"
     sent["content-length"] = str(end - begin)
     pieces = _checked(file, read) if status == 200 else _part(file, read, begin, end)
-    # read the first piece now, so a lost file is an error and not an incomplete response
+    # Read the first piece before the response begins. So the response for a lost file is an error, and not incomplete.
     first = await anext(pieces, b"")
     return StreamingResponse(_following(first, pieces), status, sent, media_type or file.media_type)
 
@@ -86,7 +86,7 @@ def _parse_range(given: str, size: int) -> tuple[int, int] | None:
     """Return the position of the first byte of a range, and the position after the last byte.
 
     Returns:
-        None for several ranges and for other units. The whole file is then sent.
+        The positions; None if the header is not one range of bytes. The whole file is then sent.
 
     Raises:
         RangeError: The range begins after the end of the file.
@@ -107,7 +107,11 @@ def _parse_range(given: str, size: int) -> tuple[int, int] | None:
 
 
 async def _checked(file: File, read: Reader) -> AsyncGenerator[bytes, None]:
-    """Yield each piece when the next one has arrived, so the last piece follows the check of the digest."""
+    """Yield each piece when the next piece has arrived, and the last piece when the reader has ended.
+
+    The reader checks the digest after the last piece, and raises an error if the digest is wrong. So the last piece of
+    a damaged file is not sent.
+    """
     waiting = b""
     async with aclosing(read(file)) as pieces:
         async for piece in pieces:

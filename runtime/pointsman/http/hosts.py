@@ -1,4 +1,4 @@
-"""Recognise names of this machine. A foreign web page may use a different name with the address of this machine."""
+"""Check the host names in requests. A foreign web page can reach this machine by a name of its own (DNS rebinding)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["KnownHosts", "host_name"]
 class KnownHosts:
     """The names under which clients may address a server.
 
-    An IP address is always allowed. A name that is not allowed may be a foreign name for this machine (DNS rebinding).
+    An IP address is always allowed. Any name that is not in `names` could be a foreign name that leads to this machine.
 
     Args:
         names: Allowed names, in addition to `localhost`.

@@ -17,8 +17,8 @@ from pointsman.http.connections import BoundedConnection, ConnectionBounds
 
 __all__ = ["listen", "run_server"]
 
-_SHUTDOWN_TIMEOUT_S = 3  # seconds in which open responses may finish after a stop
-_BACKLOG = 512  # connections that the kernel queues until they are accepted
+_SHUTDOWN_TIMEOUT_S = 3  # seconds for which the server waits for open responses after a stop
+_BACKLOG = 512  # number of connections that the kernel queues until they are accepted
 
 
 async def run_server(
@@ -40,11 +40,11 @@ async def run_server(
         name: The name of the server, for messages.
         host: The address to listen on.
         port: The port to listen on; 0 for any free port.
-        stop: Ends the server.
+        stop: Set to end the server.
         ready: Called with the URL when the server listens.
         on_stop: Called after `stop`. `on_stop` must end the streams of the application.
-        parts: Coroutines that run beside the server, and are cancelled when the server ends. An error in a part ends
-            the server.
+        parts: Functions whose coroutines run beside the server, and are cancelled when the server ends. An error in a
+            coroutine ends the server.
         bounds: The bounds of the connections. Default: the defaults of `ConnectionBounds`.
 
     Raises:
@@ -80,8 +80,9 @@ async def run_server(
 def _unambiguous(app: ASGIApp) -> ASGIApp:
     """Return an application that refuses requests with two lengths, and closes their connections.
 
-    A proxy that reads `Content-Length`, while this server reads `Transfer-Encoding`, would send the rest of the body as
-    the next request of the connection, which may belong to another client.
+    Suppose a proxy reads the body by `Content-Length`, and this server reads the body by `Transfer-Encoding`. This
+    server could then take the rest of the body as the next request of the connection. But the proxy uses the connection
+    for several clients, so the response could go to another client.
 
     Args:
         app: The application.

@@ -1,4 +1,4 @@
-"""Return the HTTP status and headers of an error. The status shows if the client or the server has failed."""
+"""Return the HTTP status and headers of an error. The status shows whether the client or the server has failed."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 __all__ = ["Activity", "activity_of"]
 
-_MAX_COLUMNS = 60  # most columns; as many fit on the screen of a phone
+_MAX_COLUMNS = 60  # largest number of columns, which fits on the screen of a phone
 _STEP_SECONDS = (
     0.1,
     0.2,
@@ -31,7 +31,8 @@ _STEP_SECONDS = (
     43200,
     86400,
     604800,
-)  # seconds
+)
+"""The possible durations of a column, in seconds."""
 _SERIES_INDEX = {"completed": 0, "failed": 1, "partial": 1, "cancelled": 2}
 _OPEN_INDEX = 3
 
@@ -40,10 +41,8 @@ _OPEN_INDEX = 3
 class Activity:
     """Numbers of workflows by start time.
 
-    Each column lasts `step` seconds. The first column begins at `start` (since 1970).
-
-    A column counts the workflows that began within the column, in four numbers: completed; failed or partial;
-    cancelled; not ended.
+    Each column covers `step` seconds. The first column begins at `start`, in seconds since 1970. A column has four
+    numbers of the workflows that began within its time: completed; failed or partial; cancelled; not ended.
     """
 
     start: float
@@ -52,7 +51,13 @@ class Activity:
 
 
 def activity_of(begun: Sequence[tuple[float, str]], *, since: float | None, now: float) -> Activity | None:
-    """Count workflows by their start (seconds since 1970) and status. Return None for fewer than two workflows."""
+    """Count workflows by their start and status.
+
+    All times are in seconds since 1970. The columns begin at `since`, or, without `since`, at the first start.
+
+    Returns:
+        The numbers; None for fewer than two workflows.
+    """
     if len(begun) < 2:
         return None
     first = min(at for at, _ in begun) if since is None else since

@@ -19,7 +19,7 @@ from pointsman_schemas.log import Entry
 
 __all__ = ["CallerLimitError", "CallerLimits", "CallerUsage", "OpenCounts"]
 
-_MAX_UNSEEN_S = 3_600.0  # seconds for which a published request without a log counts as running
+_MAX_UNSEEN_S = 3_600.0  # seconds for which a published request counts as running although its log has not arrived
 _RUNNING_RETRY_S = 5  # seconds after which a caller with too many running workflows may try again
 
 
@@ -28,11 +28,11 @@ class CallerLimits(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
-    requests_per_minute: int | None = Field(default=None, ge=1, description="Requests in a minute at one gateway.")
-    running: int | None = Field(default=None, ge=1, description="Running workflows.")
-    daily_calls: int | None = Field(default=None, ge=0, description="Model calls of workflows in a day (UTC).")
-    daily_tokens: int | None = Field(default=None, ge=0, description="Tokens of workflows in a day (UTC).")
-    daily_cost: float | None = Field(default=None, ge=0, description="Cost of workflows in a day (UTC), in US dollars.")
+    requests_per_minute: int | None = Field(default=None, ge=1, description="Requests per minute at one gateway.")
+    running: int | None = Field(default=None, ge=1, description="Number of running workflows.")
+    daily_calls: int | None = Field(default=None, ge=0, description="Number of model calls in a day (UTC).")
+    daily_tokens: int | None = Field(default=None, ge=0, description="Number of tokens in a day (UTC).")
+    daily_cost: float | None = Field(default=None, ge=0, description="Cost in a day (UTC), in US dollars.")
 
     def over(self, settings: Settings) -> CallerLimits:
         """Return the limits, with each None replaced by the default of the settings.
@@ -50,12 +50,12 @@ class CallerLimits(BaseModel):
 
 
 class CallerLimitError(PointsmanError):
-    """A limit of the caller is reached. Nothing was sent.
+    """A limit of the caller is reached, so the request was not sent.
 
     Args:
         kind: The limit as one word.
         message: The cause, and the remedy.
-        retry_after: Seconds after which a new attempt may succeed.
+        retry_after: Seconds after which the caller may try again.
     """
 
     def __init__(self, kind: str, message: str, retry_after: int) -> None:
@@ -97,7 +97,7 @@ class CallerUsage:
 
     def __init__(self) -> None:
         self._running: dict[str, set[str]] = {}
-        # requests of this process whose log has not arrived yet, by workflow: the caller and the time of the request
+        # The requests of this process whose log has not arrived yet: by workflow, the caller and the time.
         self._unseen: dict[str, tuple[str, float]] = {}
         self._reservations = count()
         self._day = date.min
@@ -162,14 +162,14 @@ class CallerUsage:
     def reserved(self, caller: str, limits: CallerLimits) -> Iterator[None]:
         """Check the limits, and count a new workflow as running while its request is sent.
 
-        Without this, simultaneous requests would all pass the check before the first of them is counted.
+        Without the reservation, simultaneous requests would all pass the check before the first of them is counted.
 
         Args:
             caller: The caller.
             limits: The limits.
 
         Yields:
-            Nothing; send the request and call `submitted` here.
+            Nothing. Send the request, and call `submitted`, inside the `with` block.
 
         Raises:
             CallerLimitError: A limit is reached.
@@ -216,7 +216,7 @@ class CallerUsage:
         """Apply an entry of the log of a workflow.
 
         Args:
-            row: The workflow. The entry must already be applied to the row, because the usage of the row is counted.
+            row: The workflow. Apply the entry to the row first, because the usage of the row is counted.
             entry: The entry.
         """
         match entry.kind:

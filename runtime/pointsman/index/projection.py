@@ -22,7 +22,7 @@ class Projection(Signal, StreamFollower):
         StreamFollower.__init__(self, bus, stream, subject, history=history)
 
     def moved(self) -> None:
-        """Notify the streams of the pages."""
+        """Wake the tasks that wait for a change."""
         self.notify()
 
     async def missing(self, subjects: Sequence[str]) -> Sequence[str]:

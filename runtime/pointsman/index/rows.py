@@ -30,11 +30,11 @@ __all__ = [
     "search_text",
 ]
 
-_SEARCHED_CHARS = 1_000  # characters of a request that are searched
-SHOWN_CHARS = 200  # characters of a request in the list
+_SEARCHED_CHARS = 1_000  # number of characters of a request in which searches look
+SHOWN_CHARS = 200  # number of characters of a request in the list
 
 _NO_USAGE = Usage()  # immutable, so all rows share this value
-_MAX_SAMPLES = 200  # newest attempts of an agent from which the latencies are computed
+_MAX_SAMPLES = 200  # number of newest attempts of an agent from which the latencies are computed
 
 
 @dataclass(slots=True)
@@ -69,10 +69,10 @@ class WorkflowRow:
     work: dict[str, str] = field(default_factory=dict)
     """State of each planned task: open, succeeded or failed.
 
-    Cleared at the end of the workflow. `done`, `total` and `failed` keep their values.
+    The states are deleted at the end of the workflow. `done`, `total` and `failed` keep their values.
     """
     earlier_done: int = 0
-    """Tasks that succeeded in earlier rounds."""
+    """Number of tasks that succeeded in earlier rounds."""
     done: int = 0
     total: int = 0
     failed: int = 0
@@ -88,7 +88,7 @@ class WorkflowRow:
         self.updated_at, self.started_seconds = self.started_at, self.started_at.timestamp()
 
     def apply(self, entry: Entry) -> None:
-        """Apply the start, the end or the resumption of the workflow."""
+        """Apply the end or the resumption of the workflow. Ignore any other entry."""
         match entry.kind:
             case "workflow_resumed":
                 self.reason, self.refused, self.ended_at, self.elapsed = "", False, None, None
@@ -102,7 +102,7 @@ class WorkflowRow:
                 return
 
     def count(self, entry: Entry) -> None:
-        """Apply an entry to the tasks of the workflow, and, before the end of the workflow, to the usage."""
+        """Apply an entry to the numbers of tasks and to the usage so far. `apply` sets the usage at the end."""
         match entry.kind:
             case "plan_accepted":
                 for task in entry.plan.tasks:

@@ -39,12 +39,14 @@ __all__ = ["WorkflowIndex"]
 
 _log = get_logger(__name__)
 
-_MAX_ROWS = 20_000  # twice the 10,000 workflows with which a page must be fast; a row has about 2 kB
-# messages of the log that are read at the start; about 30 for each workflow, including reports of agents
+_MAX_ROWS = 20_000  # number of rows: twice the 10,000 workflows with which a page must be fast; a row takes about 2 kB
+# Number of newest messages of the log's stream that are read at the start. It is enough for 10,000 workflows that have
+# 30 messages each.
 _MAX_HISTORY = 300_000
 _CATCH_UP_PAUSE_S = 0.02
 _MARKS = b'"workflow_started"', b'"workflow_ended"', b'"workflow_resumed"', b'"open_questions":["'
-"""Without details, only commits with these entries change a row, so only these are parsed, which saves much time."""
+"""Without details, only commits that contain one of these texts change a row. Other commits are not parsed, which saves
+much time."""
 
 
 class WorkflowIndex(Projection):
@@ -162,7 +164,7 @@ class WorkflowIndex(Projection):
         self._changed[row.id] = row
 
     def moved(self) -> None:
-        """Notify the streams of the pages, and set `current` when the history has been read."""
+        """Wake the tasks that wait for a change, and set `current` when the history has been read."""
         super().moved()
         if self.progress >= 1:
             self.current.set()
@@ -179,7 +181,7 @@ class WorkflowIndex(Projection):
             return None
         try:
             return read_commit(stored)
-        # a different release wrote the commit; log it only, because the page of the workflow shows the reason
+        # A different release wrote the commit. Only log the error, because the page of the workflow shows the reason.
         except ContractError as error:
             _log.warning("commit_unreadable", subject=stored.subject, sequence=stored.sequence, error=str(error))
             return None
@@ -201,9 +203,9 @@ class WorkflowIndex(Projection):
         )
 
     async def _read_row(self, stored: StoredMessage) -> WorkflowRow | None:
-        """Read the row of a workflow from the log, because its start is before the index, or the index dropped it."""
+        """Read the row of a workflow from the log. Its start was not read, or the index has dropped its row."""
         row: WorkflowRow | None = None
-        if self.progress < 1:  # during the initial reading, such workflows are the oldest, so they are omitted
+        if self.progress < 1:  # in the history that is read at the start, these are the oldest workflows, so omit them
             return None
         with suppress(ContractError):
             async with aclosing(as_async_generator(self._bus.read("log", stored.subject))) as messages:

@@ -1,1 +1,1 @@
-"""Model providers behind one port, with one adapter per file, the offline model, and the texts around a model call."""
+"""Call models through one port: an adapter for each provider's API, the offline model, and the prompt of a task."""

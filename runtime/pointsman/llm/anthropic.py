@@ -1,4 +1,4 @@
-"""Call Anthropic's messages API at any server that has the API, without retries and without spans of the SDK."""
+"""Call Anthropic's messages API at any server that has the API. The SDK makes no retries and no spans."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ from pointsman.ports.model import ModelRequest, ToolCall, Turn
 __all__ = ["MESSAGES", "AnthropicModel"]
 
 _PLAIN_BLOCKS: Final = {"text": ("type", "text"), "tool_use": ("type", "id", "name", "input")}
-"""The fields of the blocks that this module writes for a turn. Other blocks and fields are sent back unchanged."""
+"""The fields of the blocks that this module itself writes for an earlier turn. All other blocks and fields of the turn
+are opaque, and are sent back unchanged."""
 
 
 # Requests
@@ -53,8 +54,8 @@ def _write(request: ModelRequest, model: str, known: Capabilities, origin: str) 
         for tool in request.tools
     ]
     if has_answer_tool and schema is not None:
-        # The answer is the input of a tool that the model must use, because a tool accepts any schema, and the model
-        # may use other tools first.
+        # The model must give its answer as the input of this tool. A tool accepts any schema, and the model can still
+        # use other tools first.
         tools.append({"name": request.output_name, "description": "Give the final answer.", "input_schema": schema})
         body["tool_choice"] = {"type": "any"} if request.tools else {"type": "tool", "name": request.output_name}
     if tools:
@@ -63,7 +64,7 @@ def _write(request: ModelRequest, model: str, known: Capabilities, origin: str) 
 
 
 def _messages(turns: Sequence[Turn], origin: str) -> list[dict[str, Any]]:
-    """Return the turns as messages. The results of one round of calls are blocks of one message, as the API demands."""
+    """Return the turns as messages. The API demands that all results of one turn's tool calls are in one message."""
     messages: list[dict[str, Any]] = []
     for turn in turns:
         role = "assistant" if turn.role == "assistant" else "user"
@@ -90,7 +91,7 @@ def _blocks(turn: Turn, origin: str) -> list[dict[str, Any]]:
 def _opaque_blocks(
     kept: JsonValue, text: list[dict[str, Any]], calls: list[dict[str, Any]]
 ) -> Iterator[dict[str, Any]]:
-    """Yield the blocks of a turn, thinking included, in the order in which the model wrote the blocks."""
+    """Yield the blocks of a turn, with the thinking, in the order in which the model wrote the blocks."""
     blocks = [block for block in kept if isinstance(block, dict)] if isinstance(kept, list) else []
     has_text = any(block.get("type") == "text" for block in blocks)
     is_first_call = True
@@ -151,12 +152,12 @@ def _read(whole: Field, request: ModelRequest) -> ParsedReply:
 
 
 def _object(given: Field) -> Any:
-    """Return the input of a tool, which may be a value or the JSON text of a value."""
+    """Return the input of a tool as a value. Some servers send the JSON text of the value."""
     return parse_foreign(given.value, given.path).value if isinstance(given.value, str) else given.value
 
 
 def _state(blocks: list[Field], answer_tool: str | None) -> dict[str, JsonValue] | None:
-    """Return the blocks of a turn if one block is opaque, such as thinking. The inputs of tools are left out."""
+    """Return the blocks of a turn, without the inputs of tools, if one block is opaque, such as thinking; else None."""
     kept: list[JsonValue] = []
     is_opaque = False
     for block in blocks:
@@ -290,7 +291,7 @@ class AnthropicModel(ProviderModel):
     dialect = MESSAGES
 
     def _new_client(self, sdk: Any) -> Any:
-        # The HTTP client is made here, because the SDK prints an error if it cannot make its default HTTP client.
+        # Make the HTTP client here. If the SDK makes its default HTTP client and fails, the SDK prints an error.
         return sdk.AsyncAnthropic(
             api_key=self._key,
             base_url=self._base_url,

@@ -1,4 +1,4 @@
-"""Write files, which are images or documents, as native content blocks of the three APIs."""
+"""Write images and documents as content blocks of the three APIs: chat completions, responses and messages."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ __all__ = ["NATIVE_TYPES", "anthropic_block", "chat_part", "is_image", "response
 
 _IMAGE_TYPES: Final = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 NATIVE_TYPES: Final = _IMAGE_TYPES | {"application/pdf"}
-"""The media types for which all three APIs have native blocks."""
+"""The media types for which each of the three APIs has a block."""
 
 
 def is_image(attachment: Attachment) -> bool:
-    """Return True if the attachment is an image for a model."""
+    """Return True if the attachment is an image of a type that the three APIs accept."""
     return attachment.media_type in _IMAGE_TYPES
 
 

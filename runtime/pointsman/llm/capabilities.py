@@ -1,7 +1,7 @@
 """Detect the parameters that a server and a model refuse, and write later requests without these parameters.
 
-If a server refuses a parameter by name, the next request omits or renames the parameter. The agents of a process that
-use one model at one server share the detected limits, as long as one of these agents exists.
+If a server refuses a parameter by name, the next request omits or renames the parameter. All agents of a process that
+use the same model at the same server share the detected limits. The limits are forgotten when no such agent is left.
 """
 
 from __future__ import annotations
@@ -24,13 +24,15 @@ __all__ = ["Capabilities", "OutputMode", "capabilities_of"]
 OutputMode: TypeAlias = Literal["json_schema", "json_object", "prompt"]
 
 _OUTPUT_MODES: Final[tuple[OutputMode, ...]] = ("json_schema", "json_object", "prompt")
-"""The ways to request an answer by a schema, strictest first. The last two write the schema into the instructions."""
+"""The ways to request an answer by a schema, the strictest first. The second and the third way write the schema into
+the instructions."""
 
 _REFUSING_STATUSES: Final = frozenset({400, 415, 422, 500, 501})
-"""The statuses of a refused parameter. llama.cpp answers 500 to a response format that it does not know."""
+"""The statuses with which servers refuse a parameter. llama.cpp answers 500 to an unknown response format."""
 
 _TOKEN_LIMITS: Final = ("max_completion_tokens", "max_tokens")
-"""Both names of the limit of an answer in chat completions. If a server refuses one name, the other name is sent."""
+"""The two names of the parameter for the length of an answer in chat completions. If a server refuses one name, the
+other name is sent."""
 _ALL_TOKEN_LIMITS: Final = (*_TOKEN_LIMITS, "max_output_tokens", "max_new_tokens")
 
 _ESSENTIAL: Final = frozenset({"model", "messages", "input", "tools", "stream", "system", "instructions"})
@@ -47,7 +49,8 @@ _BAD_SCHEMA: Final = re.compile(
     r"|fail\w*[^.]{0,30}(?:schema|grammar)",
     re.IGNORECASE,
 )
-"""The text of a refusal of one schema. The server may accept other schemas, so only this answer changes its mode."""
+"""The text with which a server refuses one schema. The server may accept other schemas, so only answers by this schema
+are requested in another way."""
 
 _REFUSED: Final = re.compile(
     r"un(?:supported|recogni[sz]ed|known|expected|available)|not (?:supported|permitted|allowed|available|implemented"
@@ -87,15 +90,15 @@ class Capabilities:
     """The detected limits of one model at one server.
 
     Attributes:
-        left_out: Parameters that are not sent. `messages.NAME` is an opaque field of earlier turns, `schema.NAME` a
-            keyword of JSON Schema, `system` the role of the instructions.
+        left_out: Parameters that are not sent. `messages.NAME` means an opaque field of earlier turns, `schema.NAME`
+            means a keyword of JSON Schema, and `system` means the role of the instructions.
         renamed: Parameters that are sent under another name.
         output_modes: The way to request an answer by a schema, by the name of the answer; `*` is for all names.
         max_tokens: The largest accepted value of the parameter for the length of an answer, or None.
-        window: Tokens of the whole context, or None.
-        token_rate: Number of counted input tokens for each estimated token.
-        thinks: True if the model gave items of reasoning that cannot be sent back. Then requests ask for a form that
-            can be sent back.
+        window: The largest number of tokens of the input and the answer together, or None.
+        token_rate: Number of input tokens that the server counts for each estimated input token.
+        thinks: True if the model has returned reasoning that cannot be sent back. Later requests then ask for reasoning
+            in a form that can be sent back.
     """
 
     left_out: set[str] = field(default_factory=set)
@@ -107,7 +110,7 @@ class Capabilities:
     thinks: bool = False
 
     def output_mode(self, name: str) -> OutputMode:
-        """Return the way to request the answer with the name `name`."""
+        """Return the way to request an answer. `name` is the name of the answer, as in `output_modes`."""
         modes: list[OutputMode] = [self.output_modes[key] for key in ("*", name) if key in self.output_modes]
         modes.sort(key=_OUTPUT_MODES.index)
         return modes[-1] if modes else _OUTPUT_MODES[0]
@@ -257,7 +260,9 @@ _known: WeakValueDictionary[tuple[str, str, str], Capabilities] = WeakValueDicti
 
 
 def capabilities_of(dialect: str, base_url: str | None, model: str) -> Capabilities:
-    """Return the detected limits of a model at a server. They are shared while a caller has a reference to them.
+    """Return the detected limits of a model at a server.
+
+    All callers share one object for the same arguments, while at least one caller has a reference to the object.
 
     Args:
         dialect: The name of the API.
@@ -280,7 +285,7 @@ def _names(detail: ErrorDetail) -> set[str]:
 
 
 def _room(words: str) -> tuple[int, int] | None:
-    """Return the tokens of the context and of the input, if the text compares the two; else None."""
+    """Return the size of the context and the size of the input, in tokens; None if the text does not have both."""
     if (total := _SUM.search(words)) is not None:
         return _whole(total[3]), _whole(total[1])
     window, taken = _WINDOW.search(words), _PROMPT_TOKENS.search(words)

@@ -1,6 +1,6 @@
-"""Tables of the providers' values for finish reasons, error codes, full contexts, quotas and token counters.
+"""Tables of the values and texts with which providers report the end of an answer, errors, quotas and token counts.
 
-Every adapter reads these tables, so a value that one provider introduces is valid for all providers.
+Every adapter reads the same tables, because many servers copy the values of another provider.
 """
 
 from __future__ import annotations
@@ -78,15 +78,16 @@ FINISH_REASONS: Final[Mapping[str, Finish]] = {
     "load": "error",
     "unload": "error",
 }
-"""The end of an answer, by the provider's value in lower case. There is no value for tool calls, because several
-compatible servers write `stop` for an answer with tool calls. So the calls themselves decide."""
+"""The end of an answer, by the provider's value in lower case. `Finish` has no value for an answer with tool calls,
+because several servers write `stop` for such an answer. So adapters look for the calls themselves."""
 
 _FINISH_PATTERNS: Final[tuple[tuple[re.Pattern[str], Finish], ...]] = (
     (re.compile(r"length|max|limit|trunc|token|budget|context|incomplete"), "length"),
     (re.compile(r"filter|safe|block|polic|refus|prohibit|guardrail|moderat|toxic"), "refusal"),
     (re.compile(r"err|fail|abort|cancel|interrupt|time_?out|malformed|unavail|overload"), "error"),
 )
-"""Parts of finish reasons that `FINISH_REASONS` lacks. If a reason has none of these parts, the answer is whole."""
+"""Parts of the provider's value, for values that `FINISH_REASONS` does not have. If a value has none of these parts,
+the answer is treated as whole."""
 
 
 def finish_of(word: str) -> Finish:
@@ -102,7 +103,7 @@ def finish_of(word: str) -> Finish:
 
 
 class UsageNames(NamedTuple):
-    """The names under which servers count the tokens of a call."""
+    """The names of the members of a reply that count tokens. `containers` are members that contain such members."""
 
     containers: tuple[str, ...]
     input: tuple[str, ...]
@@ -124,7 +125,7 @@ USAGE_NAMES: Final = UsageNames(
     total=("total_tokens", "totalTokens", "totalTokenCount"),
     cached=("cache_read_input_tokens", "cache_creation_input_tokens"),
 )  # fmt: skip
-"""`cached` counts are added to `input` only in Anthropic's messages, because `input` includes them in other APIs."""
+"""The `cached` counts are added to `input` only for Anthropic's messages API. In other APIs, `input` includes them."""
 
 
 # Errors
@@ -195,16 +196,17 @@ _STATUSES: Final[Mapping[str, int]] = {
 
 
 def normalized_code(code: str) -> str:
-    """Return an error code without letter case, underscores and spaces: `RateLimitError` is `rate_limit_error`."""
+    """Return an error code in lower case, with only letters and digits. `RateLimitError` equals `rate_limit_error`."""
     return re.sub(r"[^a-z0-9]", "", code.lower())
 
 
 STATUS_BY_CODE: Final[Mapping[str, int]] = {normalized_code(code): status for code, status in _STATUSES.items()}
-"""The HTTP status for an error code inside a reply of status 200. An unknown code is treated as status 500."""
+"""The HTTP status for an error code in the body of a reply that itself has status 200. An unknown code is treated as
+status 500."""
 
 
 class Fault(NamedTuple):
-    """The class of a permanent error, and the next step for the reader of the message."""
+    """The class of a permanent error (None for no special class), and the advice for the reader of the message."""
 
     kind: ErrorKind | None
     advice: str
@@ -287,11 +289,12 @@ FAULT_WORDS: Final[tuple[tuple[frozenset[str], re.Pattern[str] | None, Fault], .
         _UNPAID,
     ),
 )  # fmt: skip
-"""Permanent errors, by their codes or by their texts. The first match counts."""
+"""Permanent errors: for each, the codes, a pattern of the text, and the class. The first match counts."""
 
 DAILY_QUOTA_WORDS: Final = re.compile(
     r"per[ _-]?(?:day|month|week)|(?:daily|monthly|weekly)[ _](?:limit|quota|request|token|usage|allowance|cap)"
     r"|\b(?:RPD|TPD)\b|quota for (?:today|the day)|today's (?:limit|quota)|until tomorrow",
     re.IGNORECASE,
 )
-"""The text of a quota of a day or longer. Such a refusal is not retried, because an attempt has only minutes."""
+"""The text of an error about a quota for a day or longer. Such a call is not retried, because an attempt lasts only
+minutes."""

@@ -29,8 +29,8 @@ __all__ = [
 ]
 
 _RETRYABLE_STATUSES: Final = frozenset({408, 409, 429})
-"""The statuses below 500 for which a call may succeed later. So may a call with any status from 500 on; 529 is
-Anthropic's "overloaded"."""
+"""The statuses below 500 after which the same call can succeed later. After each status of 500 or more, the same call
+can succeed later, too. For example, 529 is Anthropic's "overloaded"."""
 
 _ADVICE: Final[Mapping[int, str]] = {
     400: "the request itself was refused: check the model's name, the tools' schemas and the length of the input",
@@ -47,21 +47,21 @@ _DAILY_QUOTA: Final = Fault(
     None, "a quota of a day or longer is used up: raise the quota, or give the agent a second model"
 )
 _ALWAYS_TOO_LARGE: Final = re.compile(r"request too large for", re.IGNORECASE)
-"""The text of a 429 that no waiting helps: the request has more tokens than a whole minute allows."""
+"""The text of a 429 for a request with more tokens than a whole minute allows. A later try would fail, too."""
 
 _UNSENT: Final = frozenset({"ConnectError", "ConnectTimeout", "PoolTimeout", "ProxyError"})
-"""The names of httpx's errors without a connection. Nothing was sent, so the call is not counted."""
+"""The names of httpx's errors for a connection that was not made. Nothing was sent, so the call is not counted."""
 _UNSENDABLE: Final = frozenset({
     "InvalidURL", "LocalProtocolError", "UnsupportedProtocol", "UnicodeEncodeError", "InvalidHeader",
 })  # fmt: skip
-"""The names of errors for a request that cannot be written. A retry would fail too, so the call is not retried."""
+"""The names of errors for a request that cannot be written. A retry would fail, too, so the call is not retried."""
 _UNTRUSTED: Final = re.compile(r"certificate|CERTIFICATE_VERIFY_FAILED", re.IGNORECASE)
 
 _PROXY_VARIABLES: Final = ("ALL_PROXY", "HTTPS_PROXY", "HTTP_PROXY")
 _CA_VARIABLES: Final = ("SSL_CERT_FILE", "SSL_CERT_DIR")
 
-_MAX_DETAIL_CHARS: Final = 300  # limit of the provider's own text in a message
-_MAX_NESTED: Final = 4  # levels of errors inside errors: a gateway's error contains its provider's error, also as text
+_MAX_DETAIL_CHARS: Final = 300  # largest number of characters of the provider's own text in a message
+_MAX_NESTED: Final = 4  # levels of nested errors that are read; a gateway's error can contain the provider's error
 # After `key` and `Bearer`, the pattern demands a digit, a star or a dot, so that "key not found" is not a key.
 _API_KEY_PATTERN: Final = re.compile(
     r"\b(?:(?:sk|pk|rk|gsk|hf|xai)[-_][A-Za-z0-9*._-]{6,}"
@@ -109,7 +109,7 @@ class ErrorDetail:
 def error_from_status(provider: str, status: int, body: object, headers: Mapping[str, str]) -> ModelError:
     """Return the error for an answer with an HTTP status of 400 or more.
 
-    The provider's text about a bad key may quote the key, so this text is left out.
+    For a status of 401 or 403, the provider's text is left out, because it may quote the API key.
     """
     detail = body if isinstance(body, ErrorDetail) else error_detail(body)
     waits = _is_retryable(status)
@@ -128,9 +128,10 @@ def error_from_status(provider: str, status: int, body: object, headers: Mapping
 
 
 def error_from_stream_event(provider: str, body: object, usage: Usage | None = None) -> ModelError:
-    """Return the error for an error object inside of an answer of status 200.
+    """Return the error for an error object inside an answer of status 200.
 
-    The code or type of the error determines the class. Most errors without a known code are transient.
+    The code or the type of the error object determines the class. An error without a known code counts as retryable,
+    unless its text shows that the input is too long.
 
     Args:
         provider: The name of the provider.
@@ -148,7 +149,7 @@ def error_from_stream_event(provider: str, body: object, usage: Usage | None = N
 def error_from_connection(provider: str, error: BaseException, base_url: str | None = None) -> ModelError:
     """Return the error for a call that got no whole answer.
 
-    If there was a connection, the provider may have worked on the call, so the call is counted.
+    If there was a connection, the call is counted, because the provider may have worked on it.
     """
     seen = list(causes(error))
     at = f" at {_without_password(base_url)}" if base_url else ""
@@ -171,12 +172,12 @@ def error_from_connection(provider: str, error: BaseException, base_url: str | N
 
 
 def error_from_client(provider: str, error: Exception, environment: Mapping[str, str]) -> ModelError:
-    """Return the error for an SDK's client that cannot be made, because a proxy, a CA file or a package is not valid.
+    """Return the error for an SDK's client that cannot be made because of a proxy, a CA file or a package.
 
     Args:
         provider: The name of the provider.
         error: The exception of the SDK.
-        environment: The environment variables, for the names of the variables that the client reads.
+        environment: The environment variables. The message shows the variables with a proxy or a CA file.
     """
     reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     names: tuple[str, ...] = ()
@@ -259,7 +260,7 @@ def _of_object(error: Mapping[object, object], body: Mapping[object, object], de
 
 
 def _message(error: Mapping[object, object], depth: int) -> tuple[str, tuple[str, ...]]:
-    """Return the text of an error object, and the fields that a validation error names."""
+    """Return the text of an error object, and, for a validation error, the names of the invalid fields."""
     keys = ("message", "Message", "msg", "detail", "error_description", "error_message", "errors")
     said = next((value for key in keys if (value := error.get(key)) not in (None, "", [], {})), None)
     if isinstance(said, str):
@@ -301,7 +302,7 @@ def _status(codes: tuple[str, ...]) -> int | None:
 
 
 def _fault(status: int, detail: ErrorDetail, headers: Mapping[str, str], *, waits: bool) -> Fault | None:
-    """Return the class of a permanent error, or None for any other error. `waits` is True for a retryable status."""
+    """Return the class of a permanent error; None for any other error. `waits` is True for a retryable status."""
     codes = {normalized_code(code) for code in detail.codes}
     codes |= {normalized_code(value) for name, value in headers.items() if name.lower() == "x-amzn-errortype"}
     words = detail.message
@@ -310,8 +311,8 @@ def _fault(status: int, detail: ErrorDetail, headers: Mapping[str, str], *, wait
     for known, pattern, fault in FAULT_WORDS:
         fits = codes & known or (pattern is not None and pattern.search(words))
         is_overflow = fault.kind == ErrorKind.CONTEXT_OVERFLOW
-        # A retryable status is transient, unless its words show a used-up quota (429) or a full context (a 500 of some
-        # servers).
+        # With a retryable status, the words alone show a permanent error in only two cases: a used-up quota with status
+        # 429, and a full context with status 500 or more, which some servers answer.
         in_words = not waits or (status >= 500 and is_overflow) or (status == 429 and fault.kind is None)
         if fits and (in_words or codes & known) and status not in (401, 403):
             return fault
@@ -341,7 +342,7 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
     """Return the seconds to wait, from `retry-after-ms` or `Retry-After` (seconds or an HTTP date).
 
     Returns:
-        At most `MAX_RETRY_AFTER_S` seconds. None without a header that can be read.
+        At most `MAX_RETRY_AFTER_S` seconds; None if no such header can be read.
     """
     lower = {name.lower(): value for name, value in headers.items()}
     seconds = None
@@ -356,7 +357,7 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
 
 
 def _wait_in(value: object, depth: int) -> float | None:
-    """Return the seconds to wait that a field of an error's body states, such as Google's `retryDelay`."""
+    """Return the seconds to wait, from a field of an error's body such as Google's `retryDelay`."""
     if isinstance(value, list) and depth:
         return next((wait for each in value[:20] if (wait := _wait_in(each, depth)) is not None), None)
     if not isinstance(value, Mapping):
@@ -374,7 +375,7 @@ def _wait_in(value: object, depth: int) -> float | None:
 
 
 def _stated(value: object, unit: float) -> float | None:
-    """Return the seconds of a field: a number, a duration as text, or protobuf's seconds and nanoseconds."""
+    """Return the seconds in a field. The value is a number, a duration as text, or an object with seconds and nanos."""
     if isinstance(value, bool):
         return None
     if isinstance(value, int | float):
@@ -458,6 +459,6 @@ def _without_password(url: str) -> str:
 
 
 def _without_keys(text: str) -> str:
-    """Return the text in one line of at most `_MAX_DETAIL_CHARS` characters, without whole or partly masked keys."""
+    """Return the text in one line, cut to `_MAX_DETAIL_CHARS` characters, without API keys, not even masked keys."""
     text = _API_KEY_PATTERN.sub(HIDDEN_TEXT, scrub(" ".join(text.split())))
     return text if len(text) <= _MAX_DETAIL_CHARS else text[:_MAX_DETAIL_CHARS] + "..."

@@ -31,9 +31,10 @@ def model_from(spec: str | None = None) -> Model:
     """Return the model for a name, without loading the SDK of its provider.
 
     Args:
-        spec: `openai:NAME`, `openai-responses:NAME`, `anthropic:NAME`, a provider alone, or `offline`. None means
-            `POINTSMAN_MODEL`, else the provider whose key is set (OpenAI before Anthropic), else `offline`. While real
-            models are forbidden, keys are ignored, so a test does not depend on the developer's environment.
+        spec: `openai:NAME`, `openai-responses:NAME`, `anthropic:NAME`, only the provider, or `offline`. None means
+            `POINTSMAN_MODEL`. If this variable is not set, None means the provider whose key is set (OpenAI before
+            Anthropic), and `offline` without a key. While real models are forbidden, keys are ignored, so a test does
+            not depend on the developer's environment.
 
     Raises:
         ConfigurationError: The provider does not exist, or its key or URL cannot be used.
@@ -73,7 +74,7 @@ def selected_model(spec: str | None = None) -> str:
 async def check_model(spec: str | None = None) -> Model:
     """Return the model for a name after its key, its URL, its proxy and its CA file have been checked.
 
-    Nothing is sent. The caller closes the model.
+    Nothing is sent. The caller must close the model.
 
     Args:
         spec: As for `model_from`.

@@ -15,7 +15,8 @@ from pointsman.errors import ModelReplyError
 __all__ = ["Field", "parse_foreign", "sanitized"]
 
 _MAX_DEPTH: Final = 64
-"""Largest depth of opaque data; deeper levels are dropped. So the data fits into a step, which may be twice as deep."""
+"""Largest depth of opaque data. Deeper levels become null. So the data fits into a stored step, which may be twice as
+deep."""
 _MAX_PARSED_DEPTH: Final = 150
 """Largest depth of a reply. The limit is needed because recursive functions read the reply."""
 _MAX_COUNT: Final = 10**12
@@ -48,7 +49,7 @@ class Field:
         return Field(value, f"{self.path}.{name}" if self.path else name)
 
     def first(self, *names: str) -> Field:
-        """Return the first named member that has a value, or the last named member."""
+        """Return the first of the named members that has a value; the last of them if none has a value."""
         found = [self.get(name) for name in names]
         return next((field for field in found if field.value is not None), found[-1])
 
@@ -92,13 +93,13 @@ class Field:
         raise self.error("text")
 
     def label(self) -> str:
-        """Return an id or a name: text, or a number as text. Any other value is empty."""
+        """Return an id or a name as text. A number is converted to text; for any other value, the text is empty."""
         if isinstance(self.value, bool) or not isinstance(self.value, str | int | float):
             return ""
         return str(self.value)
 
     def count(self) -> int:
-        """Return a count of tokens from a number or from digits as text. Any other value, or a negative one, is 0."""
+        """Return a count of tokens, from a number or from a text of digits. Any other or negative value counts as 0."""
         value = self.value
         if isinstance(value, str) and value.strip().isascii() and value.strip().isdigit() and len(value) < 20:
             value = int(value)

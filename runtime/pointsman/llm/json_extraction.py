@@ -1,4 +1,4 @@
-"""Find the JSON in the text of a model. The JSON may be plain, in fences, behind a byte order mark or within prose."""
+"""Find the JSON in the text of a model: alone, between fences, after a byte order mark, or within prose."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["find_json", "parse_strict_json"]
 _TOKEN_PATTERN = re.compile(r'"(?:\\.|[^"\\])*+"?|[{}]', re.DOTALL)
 """A whole string literal, or one brace. A literal is one token, so its braces do not count. An unterminated literal
 extends to the end of the text, so that the search takes linear time."""
-_MAX_CANDIDATES = 50  # objects that are tried; in a text with more objects, the further objects are ignored
+_MAX_CANDIDATES = 50  # number of objects that are tried in one text; further objects are ignored
 
 
 def parse_strict_json(text: str) -> JsonValue:
@@ -53,7 +53,7 @@ def _objects(text: str) -> Iterator[JsonValue]:
 
 
 def _object_end(text: str, start: int) -> int:
-    """Return the end of the object that begins at `start`, or of the text if the object is not closed."""
+    """Return the end of the object that begins at `start`; if the object is not closed, the end of the text."""
     depth = 0
     for piece in _TOKEN_PATTERN.finditer(text, start):
         depth += {"{": 1, "}": -1}.get(piece[0], 0)

@@ -10,7 +10,7 @@ from pydantic import JsonValue
 __all__ = ["WRAPPED", "object_schema", "tool_parameters", "unwrapped", "without_keywords"]
 
 WRAPPED: Final = "value"
-"""The property for an answer that is not an object, such as a list or a union."""
+"""The name of the property that contains an answer that is not an object, such as a list or a union."""
 
 _MAX_REFERENCES: Final = 20
 _COMBINED: Final = ("anyOf", "oneOf", "allOf")
@@ -22,11 +22,12 @@ _SUBSCHEMA: Final = ("items", "additionalProperties", "not", "contains", "proper
 def object_schema(schema: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
     """Return a schema whose root is an object, for a structured answer.
 
-    Providers refuse a reference, a list, a union or a plain value at the root. For a recursive model, the reference at
-    the root is replaced by its definition. Any other schema becomes the property `value` of an object. See `unwrapped`.
+    Providers refuse a reference, a list, a union or a plain value at the root. A reference at the root, as in the
+    schema of a recursive model, is replaced by its definition. If the root is still not an object, the schema becomes
+    the property `value` of an object. `unwrapped` returns the answer without this object.
 
     Args:
-        schema: The JSON Schema of the answer. A schema with an object as its root is returned unchanged.
+        schema: The JSON Schema of the answer. A schema with an object as its root is returned with `properties`.
     """
     root = _dereferenced(schema)
     if _is_object(root):
@@ -50,7 +51,7 @@ def unwrapped(schema: Mapping[str, JsonValue], value: JsonValue) -> JsonValue:
 
 
 def tool_parameters(schema: Mapping[str, JsonValue] | None) -> dict[str, JsonValue]:
-    """Return the schema of a tool's arguments, an object with `properties`, from any schema of the tool's source.
+    """Return the schema of a tool's arguments as an object with `properties`.
 
     A union at the root, which providers refuse, becomes one object with the properties of all its members. A list
     without `items` gets `items`. The tool itself checks the arguments by its own schema.
@@ -107,7 +108,7 @@ def _mapped(name: str, value: JsonValue, keywords: Sequence[str]) -> JsonValue:
 
 
 def _dereferenced(schema: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
-    """Return the schema with the definition in place of the reference at the root. `$defs` stays."""
+    """Return the schema with a reference at the root replaced by its definition. `$defs` stays."""
     found = dict(schema)
     for _ in range(_MAX_REFERENCES):
         reference = found.get("$ref")

@@ -8,13 +8,14 @@ from collections.abc import Callable
 __all__ = ["JsonTextField"]
 
 _ESCAPE_CHARS = 6
-"""Characters of the longest escape, such as `\\u00e9`."""
+"""Number of characters of the longest escape, such as `\\u00e9`."""
 
 
 class JsonTextField:
     """Passes on the text of one top-level field of a JSON object, in pieces.
 
-    Text before the object is skipped. There are no pieces if the field is not text, or the text is not JSON.
+    Text before the object is skipped. If the value of the field is not text, or the whole text is not JSON, nothing is
+    passed on.
 
     Args:
         name: The name of the field.
@@ -26,7 +27,7 @@ class JsonTextField:
         self._receive = receive
         self._depth = 0
         self._key: list[str] | None = None
-        """The characters of the string that may be a key; None outside of such a string."""
+        """The characters of the present string, if this string could be a key of the object; otherwise None."""
         self._last_key = ""
         self._expects_value = False
         self._in_string = False

@@ -12,7 +12,7 @@ from pointsman.util.environment import variable
 __all__ = ["ACTIVE_GUARDS", "check_allowed", "forbid_real_models", "resolve_base_url"]
 
 ACTIVE_GUARDS: list[list[str]] = []
-"""The active guards. Each is the list of the calls that it has stopped."""
+"""The active guards. Each guard is a list of the calls that the guard has stopped."""
 
 _LOCAL_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
 
@@ -21,7 +21,7 @@ def check_allowed(provider: str, model: str, base_url: str | None) -> None:
     """Check that a call may be made.
 
     Raises:
-        ConfigurationError: Calls are forbidden, and this call would leave the machine.
+        ConfigurationError: Calls of real models are forbidden, and this call would leave the machine.
     """
     if not ACTIVE_GUARDS or (base_url is not None and urlsplit(base_url).hostname in _LOCAL_HOSTS):
         return
@@ -35,7 +35,7 @@ def check_allowed(provider: str, model: str, base_url: str | None) -> None:
 
 @contextmanager
 def forbid_real_models() -> Iterator[None]:
-    """Stop every call of a model that is not on this machine. Raise an error at the end if there was such a call.
+    """Stop every call of a model that is not on this machine. Raise an error at the end if a call was stopped.
 
     Yields:
         None.

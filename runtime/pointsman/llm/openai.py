@@ -32,8 +32,8 @@ _MESSAGE_FIELDS: Final = ("role", "content", "tool_calls", "function_call", "ref
 """The fields of a message that this module reads or ignores. Other fields are sent back to the server unchanged."""
 _CALL_FIELDS: Final = ("id", "type", "index", "function", "name", "arguments", "custom")
 _ONLY_WITH_CALLS: Final = ("reasoning_content", "reasoning")
-"""Fields with the model's thinking. They are sent back only in turns with tool calls: some servers require them there,
-and refuse them in other turns."""
+"""Fields with the model's thinking. They are sent back only in turns with tool calls, because some servers require the
+fields in these turns, and refuse the fields in other turns."""
 
 
 class OpenAIServer(ProviderModel):
@@ -85,7 +85,7 @@ def _write(request: ModelRequest, model: str, known: Capabilities, origin: str) 
             for tool in request.tools
         ]
     if schema is not None and mode == "json_schema":
-        # `strict` is False, because strict schemas may not have free-form values, which plans have. The caller checks
+        # `strict` is False, because strict schemas cannot have values of any form, which plans need. The caller checks
         # the answer.
         body["response_format"] = {
             "type": "json_schema",
@@ -193,7 +193,7 @@ def _tool_call(call: Field) -> ToolCall:
 
 
 def _state(message: Field, calls: list[Field]) -> dict[str, JsonValue] | None:
-    """Return the opaque parts of a turn that only the server uses, such as the signatures of thoughts."""
+    """Return the opaque parts of a turn, which only the server understands, such as the signatures of thoughts."""
     state: dict[str, JsonValue] = {}
     if more := extras(message.value, _MESSAGE_FIELDS):
         state["message"] = more
@@ -325,8 +325,8 @@ class _ChunkedCompletion:
     def _call_of(self, part: Field, name: str, given: Field) -> _StreamedCall:
         """Return the call that a piece continues, or a new call.
 
-        The index is not enough, because some servers omit the index or use 0 for every call. So a new id, or a name
-        after complete arguments, also begins a new call.
+        The index alone does not show the call, because some servers omit the index or use 0 for every call. So a piece
+        with a new id, or with a name after complete arguments, also begins a new call.
         """
         id, place = part.get("id").label(), _place(part.get("index").value)
         same = [call for call in self._calls if place is None or call.place == place]
@@ -339,7 +339,10 @@ class _ChunkedCompletion:
         return last
 
     def _begins(self, last: _StreamedCall, name: str, given: Field) -> bool:
-        """Return True if a piece with a name begins a new call after `last`, for a server without other signs."""
+        """Return True if a piece begins a new call after `last`, for a server that sends neither indexes nor ids.
+
+        The name and the arguments of the piece decide.
+        """
         if not name or not last.names:
             return False
         if last.given is not None or isinstance(parse_strict_json(last.text), dict):
@@ -352,7 +355,7 @@ class _ChunkedCompletion:
     def _whole_call(self, call: _StreamedCall) -> dict[str, Any]:
         arguments = call.text if call.text.strip() else call.given
         if call.arguments and parse_strict_json(call.text) is None:
-            last = call.arguments[-1]  # the whole arguments, if the server repeats the earlier pieces in each piece
+            last = call.arguments[-1]  # if each piece of a server repeats the earlier pieces, the last piece is whole
             arguments = last if isinstance(parse_strict_json(last), dict) else arguments
         name = repeated_name(call.names, self._tools)
         function = {**call.function, "name": name or None, "arguments": arguments}
@@ -372,11 +375,11 @@ class _Pieces(list[str]):
 
 
 _CONSTANT: Final = ("type", "id", "index", "format", "role", "name", "signature", "thought_signature")
-"""Fields of opaque objects that always arrive whole, so they are not joined. Other texts arrive in pieces."""
+"""Fields of opaque objects whose texts always arrive whole, so they are not joined. Other texts arrive in pieces."""
 
 
 def _merged(known: Any, piece: Any, name: str = "") -> Any:
-    """Return an opaque value with its next piece. Texts and lists grow, objects merge, other values are replaced."""
+    """Return an opaque value with its next piece. Texts and lists grow, objects are merged, any other is replaced."""
     match known, piece:
         case _Pieces(), str() if name not in _CONSTANT:
             known.append(piece)

@@ -26,8 +26,8 @@ from pointsman.ports.model import ModelRequest, ToolCall, Turn
 __all__ = ["RESPONSES", "OpenAIResponsesModel"]
 
 _REASONING_MODELS: Final = re.compile(r"^(?:o\d|gpt-5(?!.*chat)|codex|computer-use)")
-"""The names of models that reason. The server stores nothing. So the request asks for the reasoning in encrypted form,
-which is sent back with the results of tools."""
+"""The names of models that reason. The server does not store the reasoning, so the request asks for the reasoning in
+encrypted form. The next request sends it back together with the results of tools."""
 _ENCRYPTED: Final = "reasoning.encrypted_content"
 _UNSENT_FIELDS: Final = ("logprobs", "status")
 """Fields of items that are not sent back, because the API returns them but refuses them in a request."""
@@ -125,7 +125,7 @@ def _read(whole: Field, _: ModelRequest) -> ParsedReply:
         return parsed
     if output.value is None:
         raise output.error("a list of items")
-    if status.value is None and output.value:  # a server without `status`: the output shows that the answer has ended
+    if status.value is None and output.value:  # some servers send no `status`; an output shows that the answer ended
         parsed.reason = Field("completed", status.path)
     if status.value in ("queued", "in_progress"):
         raise status.error("the status of a response that has ended")
@@ -158,7 +158,7 @@ def _state(items: list[Field]) -> dict[str, JsonValue] | None:
         if kind in ("function_call", "message"):
             kept.append({"type": kind})
         elif kind == "reasoning" and not (item.get("encrypted_content").value or item.get("content").value):
-            is_unsent = True  # not sent back: the item has only an id, and the server has stored nothing under the id
+            is_unsent = True  # the item has only an id, and the server does not know the id later, so omit the item
         else:
             is_opaque = True
             found = {name: value for name, value in item.value.items() if name not in _UNSENT_FIELDS}
@@ -172,7 +172,7 @@ def _state(items: list[Field]) -> dict[str, JsonValue] | None:
 
 
 class _StreamedResponse:
-    """A response that is assembled from its events. With most servers, the last event contains the whole response."""
+    """A response that is assembled from its events. At most servers, the last event contains the whole response."""
 
     def __init__(self, _: ModelRequest) -> None:
         self._response: dict[str, Any] = {}

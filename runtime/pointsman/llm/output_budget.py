@@ -1,8 +1,8 @@
 """Compute the length of an answer that keeps a model call within the budget of its attempt.
 
-The input is estimated, rather too high, and the answer gets the rest. The provider limits the length of the answer, so
-a call exceeds the budget only by the error of the estimate. Cost can be limited only if the model's price is known. For
-a call that was interrupted before its usage arrived, an estimated usage is counted.
+The input is estimated, rather too high than too low, and the answer gets the rest of the budget. The provider limits
+the length of the answer. So a call exceeds the budget at most by the error of the estimate. Cost can be limited only if
+the model's price is known. For a call that was interrupted before its usage arrived, an estimated usage is counted.
 """
 
 from __future__ import annotations
@@ -27,35 +27,35 @@ __all__ = [
 ]
 
 MIN_ANSWER_TOKENS: Final = 16
-"""Fewest tokens for an answer, because OpenAI's responses API accepts no smaller limit, and less text is useless."""
+"""Smallest limit of an answer, in tokens. OpenAI's responses API accepts no smaller limit, and less text is useless."""
 MIN_CALL_TOKENS: Final = 64
-"""Fewest tokens for an answer with tools or an output schema. Names, quotes and braces around one short value need 20
-to 50 tokens. An answer that ends earlier is useless and costs money."""
+"""Smallest limit of an answer with tools or an output schema, in tokens. One short value, with names, quotes and braces
+around it, needs 20 to 50 tokens. An answer that is cut before this is useless and costs money."""
 
 _LETTERS_PER_TOKEN: Final = 3
-"""Characters in a token. A token of prose has four or more, a token of JSON or code about three. Three is the safe
-value for a call with both."""
+"""Number of characters in a token. A token of prose has four or more characters, and a token of JSON or code has about
+three. Three is the safe value for a call with both."""
 _BYTES_PER_TOKEN: Final = 2
-"""Bytes in a token of non-ASCII letters. A letter has two to four bytes. In most scripts, a token has at least one
-letter, so two bytes is the safe value. An emoji has four bytes and is two or three tokens."""
+"""Number of bytes in a token of non-ASCII letters. A letter has two to four bytes. In most scripts, a token has at
+least one letter, so two bytes is the safe value. An emoji has four bytes and takes two or three tokens."""
 _TURN_TOKENS: Final = 8
-"""Tokens that the provider adds for each turn, tool and call. OpenAI documents three to seven."""
+"""Number of tokens that the provider adds for each turn, tool and call. OpenAI documents three to seven."""
 _TOOLS_TOKENS: Final = 350
-"""Tokens of the instructions that Anthropic adds to a request with tools. An answer by a schema is also a tool.
-Anthropic documents up to 346."""
+"""Number of tokens of the instructions that Anthropic adds to a request with tools. A request for an answer by a schema
+has a tool, too. Anthropic documents up to 346."""
 
 _IMAGE_TOKENS: Final = 1_600
-"""Tokens of an image. Anthropic and OpenAI scale a larger image down, so no image takes more tokens."""
+"""Largest number of tokens of an image. Anthropic and OpenAI scale large images down, so no image takes more tokens."""
 _PAGE_TOKENS: Final = 3_000
-"""Tokens of a document page, which a provider reads as text and as an image."""
+"""Number of tokens of a document page, which a provider reads as text and as an image."""
 _PAGE_BYTES: Final = 50_000
-"""Bytes of a page of an ordinary PDF file."""
+"""Number of bytes of a page of an ordinary PDF file."""
 
 _PRICED_TOKENS: Final = 1_000  # number of tokens whose price is read, to compute the price of one token
 
 
 def estimate_input_tokens(request: ModelRequest) -> int:
-    """Return an estimate of the input tokens of a request, rather too high. Only unusual text takes more tokens."""
+    """Return an estimate of the number of input tokens of a request. Only unusual text takes more tokens than this."""
     tools = [(tool.name, tool.description, compact_json(dict(tool.parameters)).decode()) for tool in request.tools]
     texts = [request.instructions, *(turn.text for turn in request.turns), *(text for tool in tools for text in tool)]
     texts += [part for turn in request.turns for call in turn.calls for part in (call.name, call.arguments)]
@@ -77,8 +77,8 @@ def estimate_interrupted_usage(request: ModelRequest, told: Usage | None, heard:
         heard: The part of the answer that arrived.
 
     Returns:
-        The reported usage. The input is estimated if it was not reported, and the output if the received part is
-        larger than the reported number.
+        The reported usage, with two changes. If the input was not reported, it is estimated. If the estimate for the
+        part of the answer is larger than the reported output, the estimate is the output.
     """
     told = told or Usage(calls=1)
     return told.model_copy(

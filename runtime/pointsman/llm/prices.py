@@ -14,9 +14,9 @@ from pointsman_schemas.events import Usage
 __all__ = ["PRICES", "has_price", "load_sdk", "with_cost", "with_known_cost", "with_named_cost"]
 
 PRICES: Final[dict[str, tuple[float, float]]] = {}
-"""Your own prices by the name of the model, in US dollars for a million input tokens and for a million output tokens.
+"""Your own prices by the name of the model: US dollars for a million input tokens, and for a million output tokens.
 They replace published prices. For example, set `PRICES["my-model"] = (1.0, 2.0)` for a model that you host or for a
-rate that you negotiated, and `(0.0, 0.0)` for a model that costs nothing."""
+rate that you negotiated. Set `(0.0, 0.0)` for a model that costs nothing."""
 
 _MILLION: Final = 1_000_000
 _PRICED_PROVIDERS: Final = frozenset({"openai", "anthropic"})
@@ -40,9 +40,9 @@ def with_cost(provider: str | None, model: str, usage: Usage, asked: str = "") -
 
     Args:
         provider: The provider. None means that the price table finds the provider.
-        model: The model that answered. Providers return a name with a date.
+        model: The name of the model that answered. Providers return a name with a date.
         usage: The tokens.
-        asked: The name of the model in the request.
+        asked: The name of the model in the request, under which `PRICES` may have the price.
     """
     if own := PRICES.get(model) or PRICES.get(asked):
         cost = (usage.input_tokens * own[0] + usage.output_tokens * own[1]) / _MILLION
@@ -58,9 +58,10 @@ def with_cost(provider: str | None, model: str, usage: Usage, asked: str = "") -
 
 
 def with_known_cost(provider: str, model: str, usage: Usage) -> Usage:
-    """Return a usage with its cost. Without a loaded price table, return it unchanged, so that no load blocks the loop.
+    """Return a usage with its cost, or unchanged if the price is not at hand.
 
-    The first call of a provider loads the table with the SDK.
+    The price table is never loaded here, because loading would block the event loop. The first call of a provider loads
+    the table together with the SDK.
     """
     known = model in PRICES or "genai_prices" in sys.modules
     return with_cost(provider, model, usage) if known else usage
@@ -70,7 +71,7 @@ def with_named_cost(model: str, usage: Usage) -> Usage:
     """Return a usage with its cost. The cost stays 0 if the price of the model is not known.
 
     Args:
-        model: `PROVIDER:NAME`, such as `openai:gpt-4.1`, or the name alone.
+        model: `PROVIDER:NAME`, such as `openai:gpt-4.1`, or only the name.
         usage: The tokens. A cost that the usage already has is not changed.
     """
     if usage.cost:
@@ -82,9 +83,10 @@ def with_named_cost(model: str, usage: Usage) -> Usage:
 
 
 async def has_price(provider: str, model: str) -> bool:
-    """Return True if the cost of a call is known, from `PRICES`, from the price table, or from the model itself.
+    """Return True if the cost of a call is known.
 
-    The price table is loaded in a thread.
+    `PRICES` or the price table has the price. The adapter of any other provider must report the cost itself, so the
+    cost counts as known. The price table is loaded in a thread.
     """
     if model in PRICES or provider not in _PRICED_PROVIDERS:
         return True
@@ -93,5 +95,5 @@ async def has_price(provider: str, model: str) -> bool:
 
 
 def _load(name: str) -> ModuleType:
-    with_cost(name, "", Usage())  # a lookup, because the import alone does not load the table
+    with_cost(name, "", Usage())  # look up a price, because only a lookup loads the whole table
     return import_module(name)

@@ -79,7 +79,7 @@ def write_task(
 
 
 def write_messages(messages: Sequence[UserMessage]) -> str:
-    """Return the section with messages that arrived during the work. The section does not name the senders."""
+    """Return the section with the user's messages that arrived during the work. It does not name the senders."""
     return f"<messages>\n{_as_fenced_json([each.text for each in messages])}\n</messages>"
 
 
@@ -94,17 +94,17 @@ def parse_task(text: str) -> TaskPrompt:
 
 
 def not_allowed_message(tool: str, why: str, *, in_time: bool = False) -> str:
-    """Return the message about a call that a person did not allow. A model reads it, so it does not name the person."""
+    """Return the message for a model about a tool call that a person did not allow, without the name of the person."""
     return f"the use of {tool} was not allowed{' in time' if in_time else ''}{': ' if why else ''}{why}"
 
 
 def with_do_without(no: str) -> str:
-    """Return the text that the calling model reads about a call that was not allowed."""
+    """Return the text for the model whose call was not allowed: the message, and the advice to do without the call."""
     return no + _DO_WITHOUT_SUFFIX
 
 
 def parse_not_allowed(text: str) -> str | None:
-    """Return the message about a call that was not allowed in a text of `with_do_without`; else None."""
+    """Return the part `was not allowed ...` of a text that `with_do_without` wrote; None for any other text."""
     found = _NOT_ALLOWED_PATTERN.fullmatch(text)
     return found[1] if found else None
 

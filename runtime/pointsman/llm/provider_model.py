@@ -35,7 +35,7 @@ from pointsman_schemas.ids import derive_id
 __all__ = ["Dialect", "ProviderModel", "Stream", "open_response"]
 
 _PAYLOADS = ("choices", "content", "output", "usage", "type", "id", "status")
-"""Members of a reply. If an object has none of these members, but a message, it is an error."""
+"""Members of a reply. An object is an error if it has none of these members, but has a message."""
 
 
 class Stream(Protocol):
@@ -65,7 +65,7 @@ class Dialect:
         read: Function that returns a whole reply in its checked form.
         stream: Function that returns an empty stream.
         send: Function that sends a body with the SDK's client and returns the context manager of a raw response.
-        cached_apart: True if the tokens of the cache are not counted as input.
+        cached_apart: True if the API counts the tokens of its cache separately, and not as input.
     """
 
     name: str
@@ -83,7 +83,7 @@ def open_response(resource: Any, body: dict[str, Any], *named: str) -> Any:
     Args:
         resource: The resource of the SDK's client, such as `client.messages`.
         body: The body of the request.
-        named: The fields that the SDK requires as arguments. All other fields go into the SDK's `extra_body`, which
+        *named: The fields that the SDK requires as arguments. The other fields go into the argument `extra_body`, which
             the SDK sends unchanged.
 
     Returns:
@@ -113,7 +113,7 @@ class ProviderModel:
     native_types: frozenset[str] = NATIVE_TYPES
     """Media types of attachments that the API takes."""
     needs_key: bool = True
-    """False if a server at the author's base URL may need no key."""
+    """False if a model with a base URL can be used without a key."""
 
     def __init__(
         self, name: str, *, api_key: str | None = None, base_url: str | None = None, timeout: float = 120.0
@@ -154,7 +154,7 @@ class ProviderModel:
             raise self._counted(error, answer) from None
         reply = self.reply(whole, request)
         if request.on_text is not None and not answer.has_shown and reply.text:
-            request.on_text(reply.text)  # shown at once, because the server streamed no text
+            request.on_text(reply.text)  # pass on the whole text, because the server streamed no text
         return reply
 
     def reply(self, whole: Field, request: ModelRequest) -> ModelReply:
@@ -168,8 +168,8 @@ class ProviderModel:
             The reply.
 
         Raises:
-            ModelReplyError: The body is not a reply. The error counts the tokens that the body states.
-            ModelError: The body is an error, or the answer ended with one.
+            ModelReplyError: The body is not a reply. The usage in the error is the usage that the body states.
+            ModelError: The body is an error, or the answer ended with an error.
         """
         model = request.model or self.name
         usage = self._usage(whole)
@@ -212,7 +212,7 @@ class ProviderModel:
             self._known(model).thinks = True
 
     def _refusal(self, refused: _RefusedError, request: ModelRequest, body: dict[str, Any]) -> ModelError:
-        """Return the error of a refusal. If the adapter will write the next request differently, name the change."""
+        """Return the error for a refusal. If the next request will differ, the error names the change."""
         error = error_from_status(self.provider, refused.status, refused.detail, refused.headers)
         learned = self._known(request.model or self.name).learn(refused.status, refused.detail, body, request)
         if self._body(request) == body:
@@ -230,7 +230,7 @@ class ProviderModel:
     # The connection
 
     async def connect(self) -> Any:
-        """Return the SDK's client of the running event loop, without a request.
+        """Return the SDK's client for the running event loop. Nothing is sent.
 
         A client's connections belong to one event loop, so a new loop gets a new client.
 
@@ -254,7 +254,7 @@ class ProviderModel:
     async def _chunks(
         self, client: Any, request: ModelRequest, body: dict[str, Any]
     ) -> AsyncGenerator[tuple[bool, bytes]]:
-        """Yield the chunks of an answer, each with True if the chunk is an event. Every failure is a `ModelError`."""
+        """Yield the chunks of an answer, each with a flag that is True if the answer is a stream of events."""
         sdk: Any = self._sdk
         try:
             async with self.dialect.send(client, body) as response:
@@ -271,7 +271,7 @@ class ProviderModel:
     # The answer
 
     def _raise_error(self, body: Field, usage: Usage | None = None) -> None:
-        """Raise the error in a body of status 200. Gateways send such a body if the model behind the gateway failed."""
+        """Raise the error in a body of status 200. Gateways send such a body if the provider behind them failed."""
         if (error := _error_in(body.value)) is not None:
             counted = usage if usage is not None else self._usage(body)
             raise error_from_stream_event(self.provider, error, counted)
@@ -280,7 +280,7 @@ class ProviderModel:
         return read_usage(whole, cached_apart=self.dialect.cached_apart)
 
     def _counted(self, error: ModelError, answer: _Answer) -> ModelError:
-        """Return the error with the tokens that the stream had reported when the stream broke."""
+        """Return the error, with the tokens that the stream reported before the failure."""
         counted = self._usage(answer.so_far())
         if error.usage is not None and counted.tokens:
             error.usage = counted
@@ -298,7 +298,7 @@ class _RefusedError(Exception):
 
 
 class _Answer:
-    """An answer whose bytes are arriving. The server sends a stream of events or one whole body."""
+    """Reads an answer while it arrives. The server sends either a stream of events or one whole body."""
 
     def __init__(
         self, stream: Stream, on_text: Callable[[str], None] | None, raise_error: Callable[[Field], None]

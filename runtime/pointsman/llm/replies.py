@@ -1,4 +1,4 @@
-"""Convert the checked form of a reply, which all adapters produce, to a `ModelReply`."""
+"""Convert a `ParsedReply`, the common form in which all adapters return a reply, to a `ModelReply`."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ __all__ = [
 ]
 
 ABSENT: Final[Any] = object()
-"""Value of `ParsedReply.answer` if the reply has no structured answer as a tool call. None may be an answer."""
+"""Value of `ParsedReply.answer` if the reply has no structured answer as a tool call. It is not None, because None can
+be an answer."""
 
 _THINKING_PARTS: Final = frozenset({
     "thinking", "reasoning", "reasoning_content", "redacted_thinking", "thought", "summary_text", "reasoning_text",
@@ -48,19 +49,19 @@ _THINKING_PARTS: Final = frozenset({
 
 @dataclass(slots=True)
 class ParsedReply:
-    """A reply of a provider, read and checked, before it is compared with the request.
+    """A reply in the common form of all adapters, before `model_reply` compares it with the request.
 
     Attributes:
         text: The answer, without the model's thinking.
         refusal: The text of a refusal; empty if the model did not refuse.
         calls: The tool calls.
-        answer: A structured answer in the form of a tool call, or `ABSENT`.
+        answer: The structured answer, if the model gave it as a tool call; otherwise `ABSENT`.
         reason: The provider's reason for the end of the answer.
         error: The error object of an answer that ended with an error.
         usage: The tokens, without their price.
-        model: The model that answered. Empty if the server does not name it.
+        model: The model that answered; empty if the server does not name the model.
         id: The id of the reply.
-        state: Opaque data of the turn that the next request must return to the provider, or None.
+        state: Opaque data of the turn, which the next request must send back to the provider; None without such data.
     """
 
     text: str = ""
@@ -129,9 +130,9 @@ def model_reply(parsed: ParsedReply, request: ModelRequest, provider: str, model
 def _is_cut(parsed: ParsedReply, request: ModelRequest) -> bool:
     """Return True if an answer was cut off within the arguments of a call.
 
-    Some servers report a cut answer as whole, because the answer calls a tool. The number of tokens does not always
-    show the cut, because a server may have a lower limit or count no tokens. So broken arguments without a closing
-    brace also show the cut.
+    If a cut answer calls a tool, some servers report the answer as whole. So an answer with broken arguments counts as
+    cut if it has used all its tokens, or if the arguments have no closing brace. The number of tokens alone is not
+    enough, because a server may have a lower limit or count no tokens.
     """
     broken = [call.arguments for call in parsed.calls if not isinstance(parse_strict_json(call.arguments), dict)]
     used_up = parsed.usage.output_tokens >= request.max_tokens
@@ -151,9 +152,9 @@ def read_usage(*places: Field, cached_apart: bool = False) -> Usage:
     """Return the usage of a call. The usage always counts one call.
 
     Args:
-        places: Objects with the counts as members, or with a member `usage`. If there are several counts of one kind,
-            the largest is used, because the counts of a stream are totals.
-        cached_apart: True if the server does not count tokens of the cache as input.
+        *places: Objects with the counts as members, or with a member such as `usage`. If there are several counts of
+            one kind, the largest is used, because each count of a stream is the total so far.
+        cached_apart: True if the API counts the tokens of its cache separately, and not as input.
     """
     read = written = total = 0
     for place in _counters(places):
@@ -163,13 +164,13 @@ def read_usage(*places: Field, cached_apart: bool = False) -> Usage:
         read = max(read, tokens)
         written = max(written, *(place.get(name).count() for name in USAGE_NAMES.output))
         total = max(total, *(place.get(name).count() for name in USAGE_NAMES.total))
-    if total > read + written:  # count the rest as output: Gemini and xAI count thinking only in the total
+    if total > read + written:  # Gemini and xAI count thinking only in the total, so count the rest as output
         read, written = (read, total - read) if read else (total - written, written)
     return Usage(calls=1, input_tokens=read, output_tokens=written)
 
 
 def merge_usage(counts: dict[str, int], *events: Field) -> None:
-    """Merge the counts of a stream's event into `counts`. Each count is a total so far, so the largest stays."""
+    """Merge the counts of a stream's events into `counts`. Each count is the total so far, so keep the largest."""
     names = (*USAGE_NAMES.input, *USAGE_NAMES.output, *USAGE_NAMES.total, *USAGE_NAMES.cached)
     for place in _counters(events):
         for name in names:
@@ -195,7 +196,7 @@ def content_text(content: Field) -> tuple[str, str]:
     Thinking, images and other parts without text are left out.
 
     Raises:
-        ModelReplyError: The content is of another type.
+        ModelReplyError: The content is neither a text nor parts, or a part is not valid.
     """
     if content.value is None:
         return "", ""
@@ -218,7 +219,7 @@ def content_text(content: Field) -> tuple[str, str]:
 
 
 def refusal_text(field: Field) -> str:
-    """Return the text of a refusal; empty for any value that is not text."""
+    """Return the text of a refusal; empty if the value is not text."""
     return field.value if isinstance(field.value, str) else ""
 
 
@@ -234,7 +235,7 @@ def as_arguments(field: Field) -> str:
 
 
 def _one_of(text: str) -> str:
-    """Return the arguments once. Some servers send them twice, or send an empty object before them."""
+    """Return the arguments without a repetition. Some servers send them twice, or send an empty object before them."""
     if parse_strict_json(text) is not None:
         return text
     try:
@@ -248,9 +249,9 @@ def _one_of(text: str) -> str:
 def repeated_name(pieces: Sequence[str], known: Iterable[str]) -> str:
     """Return the name of a tool from the pieces of a stream.
 
-    Some servers send a name in parts, others send the whole name in each piece, or a longer part in each piece. So the
-    joined pieces, or one piece, must be the name of an offered tool. If no name matches, equal pieces are one name, and
-    different pieces are parts of a name.
+    Some servers send a name in parts. Others send the whole name in each piece, or a longer part in each piece. So both
+    the joined pieces and each single piece are compared with the names of the offered tools. If no name matches, equal
+    pieces count as one name, and different pieces count as parts of a name.
     """
     names = frozenset(known)
     whole = "".join(pieces)
@@ -264,7 +265,8 @@ def repeated_name(pieces: Sequence[str], known: Iterable[str]) -> str:
 def repeated_text(pieces: Sequence[str]) -> str:
     """Return the text of an opaque field from the pieces of a stream.
 
-    If all pieces are equal and long, the server has repeated the whole text. Otherwise the pieces are joined.
+    If all pieces are equal and long, the server has repeated the whole text, so one piece is the text. Otherwise, the
+    pieces are joined.
     """
     distinct = dict.fromkeys(pieces)
     return pieces[0] if len(distinct) == 1 and len(pieces[0]) > 16 else "".join(pieces)
@@ -283,7 +285,7 @@ def schema_instructions(instructions: str, schema: Mapping[str, JsonValue]) -> s
 
 
 def extras(value: Mapping[str, Any], known: Iterable[str]) -> dict[str, JsonValue]:
-    """Return the members of an object that have a value and that no supported API defines, as strict JSON."""
+    """Return the members of an object that have a value and are not in `known`, as strict JSON."""
     names = frozenset(known)
     found = {str(name): sanitized(each) for name, each in value.items() if name not in names}
     return {name: each for name, each in found.items() if each not in (None, "", [], {})}

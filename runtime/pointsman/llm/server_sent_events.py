@@ -22,7 +22,7 @@ class EventDecoder:
     def feed(self, chunk: bytes) -> Iterator[str]:
         """Yield the data of each event that `chunk` completes."""
         self._rest += self._decode(chunk)
-        held = "\r" if self._rest.endswith("\r") else ""  # kept for the next chunk, which may begin with its `\n`
+        held = "\r" if self._rest.endswith("\r") else ""  # may be half of `\r\n`, so wait for the next chunk
         *lines, rest = _with_line_feeds(self._rest.removesuffix(held)).split("\n")
         self._rest = rest + held
         for line in lines:

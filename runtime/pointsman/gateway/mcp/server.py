@@ -1,4 +1,4 @@
-"""Make a server of MCP: teams as tools, workflows as tasks, outcomes and files as resources."""
+"""Make an MCP server that offers teams as tools, workflows as tasks, and outcomes and files as resources."""
 
 from __future__ import annotations
 
@@ -52,7 +52,8 @@ def make_server(backend_of: BackendOf) -> Server[dict[str, Any]]:
         backend_of: Returns the backend with the operations for the caller of a request.
 
     Returns:
-        The server. It has no state of clients except status messages, and another server can build these again.
+        The server. The only state that it keeps for clients is status messages, and another server can make these
+        again.
     """
     messages = StatusMessages()
 
@@ -109,7 +110,11 @@ def make_server(backend_of: BackendOf) -> Server[dict[str, Any]]:
 def _with_errors(
     handler: Callable[[RequestContext, _Params], Awaitable[_Result]],
 ) -> Callable[[RequestContext, _Params], Awaitable[_Result]]:
-    """Wrap a handler. Convert errors of Pointsman to errors of MCP. The text of other errors is not sent."""
+    """Return a handler that converts errors of Pointsman to errors of MCP.
+
+    The client gets the text of an error that the client can correct. If the broker has failed, the client gets only the
+    advice to try again.
+    """
 
     @wraps(handler)
     async def handle(ctx: RequestContext, params: _Params) -> _Result:

@@ -1,8 +1,9 @@
-"""Follow the workflows of tasks that clients ask for, and keep the newest line about each as the status message.
+"""Follow the workflows of the tasks that clients ask for, and keep a status message for each of these tasks.
 
-The text of an agent is not stored, so a process can only return text that has arrived while it followed the workflow.
-So each tasks/get makes the process follow the workflow for some time. If a client changes to another replica, its first
-tasks/get starts the following there, and its second one gets the text.
+The status message is the newest line about the work. The text of an agent is not stored, so a process has only the text
+that arrived while the process followed the workflow. So each tasks/get makes the process follow the workflow for some
+time. If a client changes to another replica of the gateway, the first tasks/get at this replica has no status message,
+but makes the replica follow the workflow. The next tasks/get returns the newest line.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ __all__ = ["StatusMessage", "StatusMessages"]
 _log = get_logger(__name__)
 
 _MAX_FOLLOWED = (
-    200  # workflows that one process follows; each needs two subscriptions and up to 4,000 characters of text
+    200  # number of workflows that one process follows; each needs two subscriptions and up to 4,000 characters of text
 )
 _IDLE_S = 15.0  # seconds for which a workflow is followed after the last tasks/get of a client
 
 
 class StatusMessage(NamedTuple):
-    """The newest line about the work of a workflow, and its time."""
+    """The newest line about the work of a workflow, and the time of the line."""
 
     text: str
     at: datetime
@@ -43,13 +44,13 @@ class StatusMessages:
         self._followed: dict[str, _Followed] = {}
 
     def follow(self, workflow: Workflow, backend: Backend) -> None:
-        """Follow a workflow until the workflow ends, or until no client has asked for the workflow for `_IDLE_S`.
+        """Follow a workflow until it ends, or until no client has asked for it for `_IDLE_S` seconds.
 
         Do nothing if the server already follows `_MAX_FOLLOWED` workflows. The task then has no status message.
 
         Args:
             workflow: The workflow.
-            backend: The calls of a caller that may see the workflow.
+            backend: The operations for a caller that may see the workflow.
         """
         if workflow.id not in self._followed and len(self._followed) < _MAX_FOLLOWED:
             followed = self._followed[workflow.id] = _Followed(workflow, backend)
@@ -60,13 +61,13 @@ class StatusMessages:
 
         Args:
             workflow: The workflow.
-            backend: The calls of a caller that may see the workflow.
+            backend: The operations for a caller that may see the workflow.
 
         Returns:
-            The line; None before the first line.
+            The line; None if no line has arrived yet.
         """
         if workflow not in self._followed and len(self._followed) < _MAX_FOLLOWED:
-            with suppress(PointsmanError):  # for example for an imported workflow, which has no news to follow
+            with suppress(PointsmanError):  # raised, for example, for an imported workflow, which cannot be followed
                 self.follow(await backend.find(workflow), backend)
         if (followed := self._followed.get(workflow)) is None:
             return None
@@ -83,7 +84,7 @@ class _Followed:
         self._end = self._schedule_end()
 
     def keep(self) -> None:
-        """Follow the workflow for `_IDLE_S` from now on."""
+        """Follow the workflow for `_IDLE_S` seconds from now on."""
         self._end.cancel()
         self._end = self._schedule_end()
 

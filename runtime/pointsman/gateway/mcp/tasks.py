@@ -1,4 +1,8 @@
-"""Serve the Tasks extension. The id of a task is the id of the workflow, so any replica can serve each task."""
+"""Serve the Tasks extension of MCP.
+
+The id of a task is the id of its workflow. Each replica of the gateway can read the workflow from the log, so any
+replica can serve any task.
+"""
 
 from __future__ import annotations
 
@@ -29,9 +33,9 @@ __all__ = ["EXTENSION", "TaskParams", "TaskUpdateParams", "cancel_task", "create
 EXTENSION = "io.modelcontextprotocol/tasks"
 """The identifier of the extension."""
 
-_IMMEDIATE_S = 0.5  # seconds; for a workflow that ends earlier, no task is created
+_IMMEDIATE_S = 0.5  # seconds to wait for the outcome; if the workflow ends within this time, no task is created
 _POLL_INTERVAL_MS = 1_000
-"""Milliseconds between two requests of a client for the state of a task."""
+"""Milliseconds that a client is asked to wait between two requests for the state of a task."""
 
 TaskStatus = Literal["working", "input_required", "completed", "cancelled"]
 
@@ -39,7 +43,7 @@ TaskStatus = Literal["working", "input_required", "completed", "cancelled"]
 class TaskParams(types.RequestParams):
     """The parameters of tasks/get and tasks/cancel."""
 
-    task_id: str = Field(alias="taskId", description="The task: the id of a workflow.")
+    task_id: str = Field(alias="taskId", description="The id of the task, which is the id of its workflow.")
 
 
 class TaskUpdateParams(TaskParams):
@@ -69,14 +73,15 @@ async def create_task(
 
     Args:
         workflow: The workflow.
-        backend: The calls of the caller.
+        backend: The operations for the caller.
         messages: The status messages of the server.
 
     Returns:
         The result of the call, or the task.
     """
     with suppress(TimeoutError):
-        # a client that disconnects here has not received the task, so the workflow is cancelled
+        # A client that disconnects here has not received the id of a task, so it can never ask for the result. In this
+        # case, `cancelling` cancels the workflow.
         async with cancelling(workflow, backend):
             outcome = await workflow.outcome(_IMMEDIATE_S)
         return outcome_result(workflow.id, OutcomeView.of(outcome), await result_files(backend, workflow.id))
@@ -95,7 +100,7 @@ async def get_task(
     Args:
         ctx: The context of the request.
         params: The parameters.
-        backend: The calls of the caller.
+        backend: The operations for the caller.
         messages: The status messages of the server.
 
     Returns:
@@ -117,7 +122,7 @@ async def get_task(
                 for each in asked
             }
         else:
-            status = "working"  # the question is not stored yet, so it cannot be answered yet
+            status = "working"  # the workflow waits, but its question is not stored yet, so it cannot be answered yet
     updated_at = await _updated_at(view, backend)
     if status == "working" and (message := await messages.newest(view.id, backend)) is not None:
         more["statusMessage"] = message.text
@@ -133,13 +138,13 @@ async def update_task(
     Args:
         ctx: The context of the request.
         params: The parameters.
-        backend: The calls of the caller.
+        backend: The operations for the caller.
 
     Returns:
         An empty result.
 
     Raises:
-        MCPError: A response is not valid; the question is still open.
+        MCPError: A response is not valid, so its question is still open.
     """
     view = await _view(ctx, params, backend)
     responses: dict[str, types.ElicitResult] = {}
@@ -154,12 +159,12 @@ async def update_task(
 
 
 async def cancel_task(ctx: ServerRequestContext[Any, Any], params: TaskParams, backend: Backend) -> dict[str, Any]:
-    """Request the end of the workflow of a task. A task that has ended stays unchanged.
+    """Request the cancellation of the workflow of a task. A task that has ended stays unchanged.
 
     Args:
         ctx: The context of the request.
         params: The parameters.
-        backend: The calls of the caller.
+        backend: The operations for the caller.
 
     Returns:
         An empty result.
@@ -180,13 +185,14 @@ async def _view(ctx: ServerRequestContext[Any, Any], params: TaskParams, backend
             return await backend.view(params.task_id)
         except NotFoundError:
             pass
-    raise MCPError(types.INVALID_PARAMS, f"there is no task {params.task_id[:100]!r} of yours; check the taskId")
+    raise MCPError(types.INVALID_PARAMS, f"you have no task {params.task_id[:100]!r}; check the taskId")
 
 
 def _status(status: WorkflowStatus) -> TaskStatus:
     match status:
         case "completed" | "partial" | "failed":
-            return "completed"  # a failed workflow is an error of the tool, and the result of the task has the reason
+            # In MCP, a task with an error of its tool is completed. The result of the task has the error.
+            return "completed"
         case "cancelled":
             return "cancelled"
         case "waiting_for_answer":
@@ -206,6 +212,6 @@ def _task(id: str, status: TaskStatus, created_at: datetime, updated_at: datetim
         "status": status,
         "createdAt": created_at.isoformat(),
         "lastUpdatedAt": updated_at.isoformat(),
-        "ttlMs": None,  # not limited here; retention of the log removes the workflow some days after the end
+        "ttlMs": None,  # no limit that MCP could name: retention removes the workflow some days after its end
         "pollIntervalMs": _POLL_INTERVAL_MS,
     }

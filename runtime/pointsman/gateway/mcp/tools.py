@@ -24,9 +24,9 @@ META_PREFIX = "io.pointsman/"
 """The prefix of Pointsman's own keys in `_meta`."""
 _REQUEST = "request"
 _MAX_TEXT_CHARS = 4_000
-"""Characters of a text in a progress notification.
+"""Largest number of characters of a text in a progress notification.
 
-Each notification repeats the text so far. So that notifications do not grow, the beginning of a longer text is cut.
+Each notification repeats the text so far. To bound the size of notifications, the beginning of a longer text is cut.
 """
 _TEXT_SCHEMA = {
     "type": "object",
@@ -64,7 +64,10 @@ class TeamTool:
         return self.input_schema.get("type") == "object"
 
     def as_tool(self) -> types.Tool:
-        """Return the tool in MCP's form. The input of an MCP tool is an object, so a text is in the field `request`."""
+        """Return the tool in MCP's form.
+
+        The input of an MCP tool is an object. So, for a team whose request is text, the input has a field `request`.
+        """
         subject = (self.description or f"The team {self.name}").rstrip(".")
         if self.takes_fields:
             return types.Tool(name=self.name, description=f"{subject}.", input_schema=dict(self.input_schema))
@@ -98,7 +101,7 @@ class Narrator:
     def __init__(self) -> None:
         self._commentary = Commentary()
         self._texts: dict[tuple[str, str], str] = {}
-        """By task, the newest characters of the text that is written."""
+        """The newest characters of the text that an agent writes, by task and agent."""
 
     def line(self, item: Entry | Progress | Delta) -> str:
         """Return the line for an entry of the log, for a report of an agent, or for a piece of an agent's text.
@@ -107,8 +110,7 @@ class Narrator:
             item: The entry, the report or the piece.
 
         Returns:
-            The line. For a piece, the line has the agent and the text so far. Empty for an event that callers do not
-            need.
+            The line; empty if callers do not need the item. The line for a piece has the agent and its text so far.
         """
         if isinstance(item, Progress):
             return f"{item.agent}: {item.message or item.name}" if item.kind != "chat" else ""
@@ -138,7 +140,8 @@ def outcome_result(workflow: str, outcome: OutcomeView, files: Sequence[File] = 
         files: The files that the team returned.
 
     Returns:
-        The answer, also as structured content if the answer is an object. An error if the workflow has no answer.
+        The answer, or an error if the workflow has no answer. An answer that is an object is also sent as structured
+        content.
     """
     gaps = "".join(f"\n- {gap.task_id} ({gap.agent}): {gap.reason}" for gap in outcome.gaps)
     if outcome.status not in ("completed", "partial"):

@@ -16,11 +16,11 @@ from pointsman_schemas.files import File
 
 __all__ = ["files_of"]
 
-_MAX_FILES = 20  # most files of a conversation that are sent with a request; the default of `Limits.files`
+_MAX_FILES = 20  # largest number of files that are sent with a request; equal to the default of `Limits.files`
 
 
 async def files_of(context: Context, caller: Caller, messages: Sequence[Message]) -> list[File]:
-    """Store the files of a conversation, and return the newest files with different names.
+    """Store the files of a conversation, and return the newest files. Rename a file whose name is already used.
 
     Args:
         context: The parts of the gateway.
@@ -31,8 +31,8 @@ async def files_of(context: Context, caller: Caller, messages: Sequence[Message]
         The files, the newest first.
 
     Raises:
-        NotFoundError: There is no such upload of the caller.
-        ProblemError: An upload is too old for a new request.
+        NotFoundError: A message names an upload that does not exist or belongs to a different caller.
+        ProblemError: A message names an upload that is too old for a new request.
     """
     found: dict[str, File] = {}
     for message in reversed(messages):
@@ -48,7 +48,7 @@ async def files_of(context: Context, caller: Caller, messages: Sequence[Message]
 
 
 async def _stored(context: Context, caller: Caller, part: FilePart | File) -> File | None:
-    if isinstance(part, File):  # a file of an earlier turn is omitted if it is too old, as retention may remove it
+    if isinstance(part, File):  # an old file of an earlier turn is omitted, because retention may remove it meanwhile
         stored = await context.files.find(part.owner, part.sha256)
         return part if stored is not None and datetime.now(UTC) < expires_at(stored) else None
     if part.content is None:

@@ -52,8 +52,8 @@ IdempotencyKey = Annotated[
     Header(
         min_length=1,
         max_length=MAX_CALLER_ID_CHARS,
-        description="Your name for the request. A repetition of the request with the same key is the same workflow. "
-        "With a key, the workflow continues when the client disconnects.",
+        description="Your name for the request. A repetition of the request with the same key starts no second "
+        "workflow. With a key, the workflow continues when the client disconnects.",
     ),
 ]
 
@@ -63,7 +63,7 @@ ThreadId = Annotated[
     Header(
         alias="x-pointsman-thread",
         pattern=TOKEN_PATTERN,
-        description="The id of a thread of yours. The request becomes the next turn of the thread. Earlier messages "
+        description="The id of one of your threads. The request becomes the next turn of the thread. Earlier messages "
         "of the request are ignored, because the thread contains the earlier turns.",
     ),
 ]
@@ -208,14 +208,14 @@ async def wait_for_outcome(
         context: The parts of the gateway.
         caller: The caller.
         submitted: The workflow.
-        request: The HTTP request. Its body must have been read, because further messages of the client are discarded.
+        request: The HTTP request. Read its body first, because this function discards what the client sends.
         detached: True if the workflow continues when the client disconnects.
 
     Returns:
         The outcome.
 
     Raises:
-        ProblemError: The client has disconnected.
+        ProblemError: The client disconnected before the outcome.
     """
     waiting = asyncio.ensure_future(context.outcome(submitted))
     leaving = asyncio.ensure_future(_client_left(request))

@@ -17,7 +17,7 @@ _ROLES = {
 
 
 class Commentary:
-    """Describe the entries of one log, in order. Each gateway gets the same lines for the same entries."""
+    """Describe the entries of one log, in order. Each gateway makes the same lines from the same entries."""
 
     def __init__(self) -> None:
         self._intents: dict[str, str] = {}

@@ -1,4 +1,7 @@
-"""Read the earlier turns of a conversation from the log. Each response names the previous response."""
+"""Read the earlier turns of a conversation from the log, from the newest to the oldest.
+
+Each turn is a response, and the request of a response names the previous response.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +22,10 @@ from pointsman_schemas.log import WorkflowEnded, WorkflowStarted
 __all__ = ["MESSAGE_METADATA", "PREVIOUS_METADATA", "history_before", "response_errors", "response_id", "workflow_id"]
 
 MESSAGE_METADATA, PREVIOUS_METADATA = "pointsman.message", "pointsman.previous"
-"""Keys of a request's metadata, for the message of the user without the history, and for the previous workflow."""
-_MAX_TURNS = 10  # most earlier turns that are sent with a request
+"""Keys of a request's metadata. The first key has the user's message without the history; the second key has the id of
+the previous response.
+"""
+_MAX_TURNS = 10  # largest number of earlier turns that are sent with a request
 _PREFIX = "resp_"
 
 
@@ -58,10 +63,10 @@ def response_errors(response: str) -> Iterator[None]:
         response: The id of the response.
 
     Yields:
-        Nothing; find the workflow of the response here.
+        Nothing. Look for the workflow of the response inside the `with` block.
 
     Raises:
-        NotFoundError: There is no such response of the caller.
+        NotFoundError: The response does not exist, or it belongs to a different caller.
     """
     try:
         yield
@@ -70,11 +75,11 @@ def response_errors(response: str) -> Iterator[None]:
 
 
 def _not_found(response: str) -> str:
-    return f"there is no response {response[:80]!r} of yours; the id is in the field `id` of a response"
+    return f"you have no response {response[:80]!r}; the id of a response is in its field `id`"
 
 
 async def history_before(context: Context, caller: Caller, response: str) -> list[Message]:
-    """Return the messages of the turns up to a response.
+    """Return the messages of the newest turns up to a response, with the messages of the response itself.
 
     Args:
         context: The parts of the gateway.
@@ -85,7 +90,7 @@ async def history_before(context: Context, caller: Caller, response: str) -> lis
         The messages, oldest first.
 
     Raises:
-        ProblemError: There is no such response of the caller, or the response has not ended.
+        ProblemError: The response does not exist, belongs to a different caller, or has not ended.
     """
     messages: list[Message] = []
     next_one: str | None = response
@@ -96,7 +101,7 @@ async def history_before(context: Context, caller: Caller, response: str) -> lis
             turn = await _turn(context, caller, workflow_id(next_one))
         except NotFoundError:
             if next_one != response:
-                break  # retention removed this older turn, so the history begins after it
+                break  # retention has removed this older turn, so the history begins with the turn after it
             raise ProblemError(404, "previous_response_not_found", _not_found(response)) from None
         messages[:0] = turn[0]
         next_one = turn[1]

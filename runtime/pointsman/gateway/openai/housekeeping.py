@@ -1,8 +1,8 @@
 """Answer the prompts that chat applications generate, such as prompts for titles, tags and follow-up questions.
 
-Open WebUI and LibreChat send such prompts to the model of the conversation. They are answered here, because each would
-otherwise start a workflow. A prompt is recognised if the conversation has one message, and the message begins like a
-template of the application.
+Open WebUI and LibreChat send such prompts to the model of the conversation. The prompts are answered here, because each
+prompt would otherwise start a workflow. A prompt is recognised if the conversation has only one message of the user and
+no message of the assistant, and if this message or the system message begins like a template of the application.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pointsman.gateway.openai.messages import Message
 __all__ = ["housekeeping_answer"]
 
 _MAX_TITLE_WORDS = 5
-_MAX_HEAD_CHARS = 1_000  # characters that are compared with the templates
+_MAX_HEAD_CHARS = 1_000  # number of characters of a message that are compared with the templates
 
 
 def housekeeping_answer(messages: Sequence[Message]) -> str | None:
@@ -41,7 +41,7 @@ def housekeeping_answer(messages: Sequence[Message]) -> str | None:
 
 
 def _title_of(prompt: str) -> str:
-    """Return the first words of the first message of the user in the quoted conversation."""
+    """Return a title: in the conversation that the prompt quotes, the first words of the user's first message."""
     quoted = re.search(r"<chat_history>(.*?)</chat_history>", prompt, re.DOTALL)
     text = quoted[1] if quoted else prompt.rpartition("||>")[0] or prompt
     first = re.search(r"(?:^|\n|>)\s*(?:USER|User|Human|user)\s*:\s*\n?\s*\"?([^\n\"]+)", text)

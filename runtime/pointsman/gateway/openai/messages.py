@@ -16,8 +16,8 @@ from pointsman_schemas.strict_json import compact_json
 
 __all__ = ["Message", "answer_text", "message_key", "read_message", "request_text", "thread_key", "turn_text"]
 
-_MAX_HISTORY = 20  # most earlier messages that are sent with a request
-_MAX_HISTORY_CHARS = 32_000  # characters of all earlier messages together
+_MAX_HISTORY = 20  # largest number of earlier messages that are sent with a request, without the instructions
+_MAX_HISTORY_CHARS = 32_000  # largest number of characters of the earlier messages and the instructions together
 _FILES_ALONE = "The request is in the files."  # the request, if the newest message has files but no text
 _TEXT_PARTS = ("text", "input_text", "output_text", "refusal")
 _THREAD_HEADERS = ("x-openwebui-chat-id", "x-conversation-id", "x-librechat-conversation-id")
@@ -82,7 +82,7 @@ def request_text(messages: Sequence[Message]) -> str:
         The request.
 
     Raises:
-        ProblemError: There is no message of a user, or the message is empty.
+        ProblemError: No message has the role `user`, or the last such message is empty.
     """
     newest = next((index for index in reversed(range(len(messages))) if messages[index].role == "user"), None)
     if newest is None or not (messages[newest].text.strip() or messages[newest].files):
@@ -92,7 +92,7 @@ def request_text(messages: Sequence[Message]) -> str:
     if not history:
         return asked
     lines = [json.dumps({"role": each.role, "text": each.text}, ensure_ascii=False) for each in history]
-    # longer than any row of backticks in the data, so the data cannot close the fence
+    # The fence is longer than any row of backticks in the data, so the data cannot close the fence.
     fence = "`" * (3 + max((line.count("`") for line in lines), default=0))
     data = "\n".join(lines)
     return (
@@ -104,7 +104,7 @@ def request_text(messages: Sequence[Message]) -> str:
 def turn_text(messages: Sequence[Message]) -> str:
     """Return the request for the next turn of a thread: the newest message, and the instructions as fenced data.
 
-    Earlier messages are omitted, because the thread already has the earlier turns.
+    The earlier messages are omitted, because the thread already contains the earlier turns.
 
     Args:
         messages: The messages, oldest first.
@@ -118,7 +118,7 @@ def turn_text(messages: Sequence[Message]) -> str:
 
 
 def _bounded(messages: Sequence[Message]) -> list[Message]:
-    """Return the instructions and the newest of the other messages, within the bounds."""
+    """Return the instructions, and the newest of the other messages, within the bounds of the history."""
     told = [each for each in messages if each.role in ("system", "developer") and each.text.strip()]
     said = [each for each in messages if each.role not in ("system", "developer") and each.text.strip()]
     room = _MAX_HISTORY_CHARS - sum(len(each.text) for each in told)
@@ -156,7 +156,7 @@ def message_key(headers: Mapping[str, str]) -> str | None:
         headers: The headers of the request, with names in lower case.
 
     Returns:
-        The key; None without such a header.
+        The key; None if no header of `_MESSAGE_HEADERS` names the message.
     """
     for name in _MESSAGE_HEADERS:
         if given := headers.get(name, "").strip():

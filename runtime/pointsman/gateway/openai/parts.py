@@ -1,4 +1,4 @@
-"""Read the files in messages. A message has the content of the file, or the id of an upload."""
+"""Read the files in messages. For each file, a message has either the content or the id of an upload."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def file_part(part: Mapping[str, object]) -> FilePart | None:
         The file; None for a part that is not a file.
 
     Raises:
-        ProblemError: The part has no file, or the file is a URL of another host.
+        ProblemError: The part has neither a content nor the id of an upload, or has only a URL of another host.
     """
     match part.get("type"):
         case "image_url":
@@ -84,7 +84,13 @@ def _from_id(given: Mapping[str, object]) -> FilePart | None:
 
 
 def _from_url(url: object, name: object = None) -> FilePart:
-    """Return the file of a `data:` URL. Other URLs are not fetched, because a URL could be behind the firewall."""
+    """Return the file of a `data:` URL.
+
+    If the gateway fetched other URLs, a client could read pages behind the firewall.
+
+    Raises:
+        ProblemError: The URL is not a `data:` URL.
+    """
     if not isinstance(url, str) or not url.startswith("data:"):
         raise ProblemError(
             400,

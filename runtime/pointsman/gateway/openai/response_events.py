@@ -1,6 +1,7 @@
 """Convert the log of a workflow to the events of a response.
 
-The events and their numbers depend only on the log, so any gateway can continue a stream after any number.
+The events and their numbers depend only on the log. So a client can continue a stream at any gateway, after the event
+with any number.
 """
 
 from __future__ import annotations
@@ -119,7 +120,7 @@ class ResponseEvents:
             The events, with their sequence numbers.
         """
         if self._ended:
-            return []  # the response has ended; a resumed workflow adds no events
+            return []  # the response has ended, so the entries of a resumed workflow add no events
         if isinstance(entry, WorkflowStarted):
             self._created_at = entry.at.timestamp()
             previous = entry.metadata.get(PREVIOUS_METADATA)
@@ -172,7 +173,7 @@ class ResponseEvents:
         if outcome.status in ("completed", "partial"):
             events += self._message(answer_text(outcome), 1 if self._work else 0)
             return [*events, self._event("response.completed", response=self._body("completed", outcome))]
-        # The API has no event for a cancelled response: its streams end with `response.failed`.
+        # The API has no event for a cancelled response, so its stream ends with `response.failed`, too.
         return [*events, self._event("response.failed", response=self._body(outcome.status, outcome))]
 
     def _message(self, text: str, index: int) -> list[dict[str, Any]]:

@@ -61,7 +61,7 @@ class ResponseRequest(LenientBody):
 
     model: str = Field(min_length=1, description="The team.")
     input: str | list[dict[str, JsonValue]] = Field(
-        description="The request: a text, or the messages of a conversation. Items of other types are ignored."
+        description="The request: a text, or the messages of a conversation. Items that are not messages are ignored."
     )
     instructions: str | None = Field(default=None, description="Instructions for the team, as data.")
     previous_response_id: str | None = Field(
@@ -93,8 +93,8 @@ _STREAMED: dict[int | str, dict[str, Any]] = {
     "",
     summary="Create a response",
     description="Send a request to a team. With `background`, the response is returned at once; read the response "
-    "later by its id. With `stream`, the response is a stream of server-sent events, which can be "
-    "resumed. If the client disconnects, the workflow of a request without `background` and without an "
+    "later by its id. With `stream`, the response is a stream of server-sent events, which a client can "
+    "resume. If the client disconnects, the workflow of a request without `background` and without an "
     "`Idempotency-Key` is cancelled.",
     response_model=ResponseObject,
     responses={**_STREAMED, **openai_problems(404, 409, 410)},
@@ -184,7 +184,7 @@ async def cancel_response(response_id: ResponsePath, context: ContextArg, caller
     with response_errors(response_id):
         workflow = await context.find(caller, workflow_id(response_id))
     if await workflow.cancel("cancelled by the client", actor=caller.name) is None:
-        with suppress(TimeoutError):  # if no supervisor reads the cancellation in time, return the present state
+        with suppress(TimeoutError):  # if the workflow has not ended in time, the answer has its present state
             await workflow.outcome(_CANCEL_TIMEOUT_S)
     return JSONResponse(await _response(context, caller, workflow.id))
 

@@ -1,4 +1,4 @@
-"""Extract arguments from text by a JSON Schema, with its names, patterns, formats, enums, examples and defaults."""
+"""Find the arguments of a tool or an agent in text and data, by the JSON Schema of the arguments."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _MISSING: Final[Any] = object()
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """The sources of values are the texts of the task, and the data of the task and of tools.
+    """The places in which values are searched: the texts of the task, and the data of the task and of its tools.
 
-    A pattern is searched only in the texts. In the data, a value is found by the name of the argument as its key, and
-    the first value is used. Several lists with this key are joined, without duplicates.
+    A pattern is searched only in the texts. The data is searched for a key with the name of the argument, and the first
+    value with this key is used. If several data have a list under this key, the lists are joined, without duplicates.
     """
 
     texts: Sequence[str]
@@ -35,13 +35,13 @@ class Sources:
 
 
 def extract_arguments(schema: Mapping[str, JsonValue], sources: Sources) -> dict[str, JsonValue] | None:
-    """Return the required arguments that were found, or None if a required argument is missing."""
+    """Return the arguments that were found; None if a required argument is missing."""
     found = _find_arguments(schema, sources)
     return None if _missing_names(schema, found) else found
 
 
 def missing_arguments(schema: Mapping[str, JsonValue], sources: Sources) -> list[str]:
-    """Return the missing required arguments, each with its description in the schema, or with its choices."""
+    """Return the required arguments that were not found, each with its description or its choices in the schema."""
     described = {name: _resolve_schema(each, schema) for name, each in _properties(schema).items()}
     return [
         _describe_argument(name, described[name]) for name in _missing_names(schema, _find_arguments(schema, sources))
@@ -114,7 +114,7 @@ def _is_code(example: JsonValue) -> bool:
 
 
 def _pattern_of(example: str) -> str:
-    """Return a pattern for texts that equal `example` except for the digits."""
+    """Return a pattern for texts that equal `example`, but may have other digits in the same places."""
     return re.sub(r"\d+", lambda digits: rf"\d{{{len(digits[0])}}}", re.escape(example))
 
 
@@ -180,7 +180,7 @@ def _properties(schema: Mapping[str, JsonValue]) -> Mapping[str, Mapping[str, Js
 
 
 def _resolve_schema(schema: Mapping[str, JsonValue], root: Mapping[str, JsonValue]) -> Mapping[str, JsonValue]:
-    """Return a schema with its reference resolved, and `X or null` as X."""
+    """Return a schema with its reference replaced by the definition. A schema of X or null becomes the schema of X."""
     if isinstance(reference := schema.get("$ref"), str):
         definitions, name = root.get("$defs"), reference.rpartition("/")[2]
         target = definitions.get(name) if isinstance(definitions, dict) else None

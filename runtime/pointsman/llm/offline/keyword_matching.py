@@ -1,6 +1,7 @@
 """Score texts against descriptions without a model. The score counts shared stems, and rare stems count more.
 
-Every synonym comes from the descriptions. The lists in this module contain only words without a meaning.
+A word matches only if a description contains it, so descriptions must contain synonyms themselves. The lists in this
+module contain only words that are ignored, and endings.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Final
 __all__ = ["MATCH_THRESHOLD", "MatchEntry", "Matcher", "clauses", "stems"]
 
 MATCH_THRESHOLD: Final = 0.2
-"""Share of a clause's words that the description of an agent or a tool must contain: one word of five."""
+"""Smallest score of a match. With equal weights, the description has to contain one of five words of the clause."""
 
 _STOP_WORDS_TEXT = """
 a about after again all also am an and any anything are aren as ask at be because been before being but by can cannot
@@ -28,14 +29,14 @@ most several enough less least long often both either neither nor none nothing n
 everyone everybody everything shall must been whose whom another always already soon later around show find look looks
 suggest suggests ca wo
 """
-"""Function words and courtesies, which occur in every request and belong to no domain."""
+"""Words that are ignored, because they occur in requests on every subject."""
 _STOP_WORDS = frozenset(_STOP_WORDS_TEXT.split())
 
 _SUFFIXES = (
     *("ations", "ation", "ments", "ment", "ings", "ing", "ers", "ies", "ied", "ed", "er", "es", "ly"),
     *("s", "e", "y"),
 )
-_MIN_STEM_CHARS = 3  # shortest stem in letters; "is", "red" and "used" stay unchanged
+_MIN_STEM_CHARS = 3  # smallest number of letters of a stem, so "red" and "used" do not lose their ending
 _WORD = re.compile(r"[a-z0-9]+")
 _ID = re.compile(r"\b[A-Za-z]{1,5}[-_]\d+\b")
 
@@ -52,7 +53,7 @@ def stems(text: str) -> tuple[str, ...]:
 
 
 def clauses(text: str) -> tuple[str, ...]:
-    """Return the parts of a text that different agents may serve. Sentences are split at commas and `and`."""
+    """Return the parts of a text that could be for different agents: its sentences, split at commas and `and`."""
     parts = (
         part.strip(" \t.,;!") for sentence in _SENTENCE.split(text) for part in _SOFT_BREAK.split(sentence) if part
     )
@@ -61,12 +62,12 @@ def clauses(text: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class MatchEntry:
-    """An entry of a menu.
+    """An agent or a tool that can be chosen.
 
     Attributes:
         name: The name.
-        keywords: The words that name the entry.
-        text: Other words about the entry.
+        keywords: The most important words about the entry, such as its name and its skills.
+        text: The description of the entry.
         examples: Example requests for the entry. They also contain words that do not describe the entry.
     """
 
@@ -77,13 +78,13 @@ class MatchEntry:
 
 
 class Matcher:
-    """Scores texts against a menu. A stem that few entries contain counts more than a stem of all entries."""
+    """Scores texts against a list of entries. A stem that few entries contain counts more than a common stem."""
 
     KEYWORD_WEIGHT = 1.5
-    """Factor for a word in the name, the skills or the intents, compared with a word in a description."""
+    """Factor for a word in the keywords of an entry, compared with a word in its text."""
     EXAMPLE_WEIGHT = 0.5
-    """Factor for a word that only an example contains. For example, "May I send more requests?" is not about
-    sending."""
+    """Factor for a word that only an example request contains. Not each word of an example describes the entry:
+    "May I send more requests?" is not about sending."""
 
     def __init__(self, menu: Sequence[MatchEntry]) -> None:
         self._weights: dict[str, Mapping[str, float]] = {
@@ -100,7 +101,10 @@ class Matcher:
         }
 
     def scores(self, text: str) -> dict[str, float]:
-        """Return each name with the share of the text that its entry covers, from 0 to 1; best first, ties by name."""
+        """Return the score of each entry by name: the share of the text that the entry covers, from 0 to 1.
+
+        The best entry is first. Entries with equal scores are sorted by name.
+        """
         wanted = stems(text)
         whole = sum(self._idf.get(stem, self._rare) for stem in wanted)
         found = {
@@ -112,7 +116,10 @@ class Matcher:
         return dict(sorted(found.items(), key=lambda item: (-item[1], item[0])))
 
     def cover(self, text: str, least: float) -> tuple[str, ...]:
-        """Return names that together cover a text. Each name adds at least the share `least`."""
+        """Return the names of entries that together cover a text, the best first.
+
+        Each entry after the first must add at least the share `least` of the text.
+        """
         chosen: list[str] = []
         rest = dict.fromkeys(stems(text))
         whole = sum(self._idf.get(stem, self._rare) for stem in rest)

@@ -1,7 +1,7 @@
 """A model without a network. It matches words, fills in arguments, quotes results, and adds a note to its answers.
 
-The model reads only the request, which is the name of the output (`plan`, `selection`, `synthesis`), the data in the
-first turn, the tools and their results. Equal requests always get equal replies.
+The model reads only the request: the name of the output (such as `plan` or `synthesis`), the data in the first turn,
+the tools and their results. So equal requests always get equal replies.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class OfflineModel:
             try:
                 return reply(data=as_json_value(role(task)))
             except ValidationError:
-                pass  # not a role: the author's own output type has the name of a role's output, so do a usual task
+                pass  # not a role: an author's output type has the same name as a role's output, so do a usual task
         return work(request, task)
 
     async def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Plan and choose without a language model, by matching each part of a request with the words of the agents' cards."""
+"""Plan and classify without a language model: match each part of a request with the words of the agents' cards."""
 
 from __future__ import annotations
 
@@ -19,16 +19,19 @@ from pointsman_schemas.role_io import AvailableAgent, ClassifierInput, PlannerIn
 __all__ = ["TELL_CALLER_PREFIX", "plan", "selection"]
 
 TELL_CALLER_PREFIX: Final = "Tell the caller that "
-"""The start of a final instruction, which names the parts without a task."""
+"""The beginning of a plan's final instruction, if the instruction names parts of the request that have no task."""
 
 _MIN_CONFIDENCE = 0.5
-"""Share of a clause's words that gives full confidence. Half is enough, because people also write other words."""
+"""Smallest score of a clause with full confidence. Half is enough, because people also write words that no card has."""
 _MAX_CONFIDENCE = 0.95
 """Largest confidence, below 1 because a match of words is never certain."""
-# A clause without an agent is reported only if it has this many stems, because a shorter clause is a courtesy.
+# A clause that matches no agent is reported only if it has at least this number of stems, because a shorter clause is
+# most often a courtesy.
 _MIN_MEANINGFUL_STEMS = 2
-_MIN_CLAUSE_WORDS = 4  # a shorter clause without an agent is added to the clause before, as in "errors and timeouts"
-_MAX_QUOTED_CHARS = 1_000  # limit of a quoted part of the request, because each task repeats it, and the log stores it
+# A clause that matches no agent and has fewer words is added to the clause before. An example is "timeouts" in "errors
+# and timeouts".
+_MIN_CLAUSE_WORDS = 4
+_MAX_QUOTED_CHARS = 1_000  # largest number of quoted characters of the request, because the log stores each quotation
 _ELLIPSIS = "; ..."
 
 _THEN_PATTERN = re.compile(r"\b(?:then|after that|afterwards|finally|based on (?:that|this|it))\W*$", re.IGNORECASE)
@@ -87,7 +90,7 @@ def _whole_plan(asked: PlannerInput) -> Plan:
 
 
 def _tasks(shares: Mapping[str, list[str]], text: str, asked: PlannerInput) -> tuple[list[PlannedTask], list[str]]:
-    """Return the tasks for the shares of the agents, and the parts of the request that exceed the number of tasks."""
+    """Return the tasks for the parts that each agent gets, and the parts for which the plan has no room."""
     menu = {item.name: item for item in asked.agents}
     needs, apart = _dependencies(asked.instructions, tuple(menu)), _split_agents(asked.instructions, tuple(menu))
     ids: dict[str, list[str]] = {}
@@ -121,21 +124,22 @@ def _tasks(shares: Mapping[str, list[str]], text: str, asked: PlannerInput) -> t
 
 
 def _truncate(text: str) -> str:
-    """Return a part of a request, cut to `_MAX_QUOTED_CHARS`. Nothing is lost, because agents get the whole request."""
+    """Return a part of a request, cut to `_MAX_QUOTED_CHARS`. Agents also get the whole request."""
     return text if len(text) <= _MAX_QUOTED_CHARS else text[:_MAX_QUOTED_CHARS] + _ELLIPSIS
 
 
 def _covers(report: TaskReport, clause: str, matcher: Matcher) -> bool:
     """Return True if the task of a report covers a clause.
 
-    A cut intent may lack the clause. Then the clause is covered if it matches the agent of the task best.
+    The intent of the task contains the clauses that it covers. If the intent was cut, the clause can be missing in it.
+    Then the task covers the clause if the clause matches the agent of the task best.
     """
     cut = report.intent.endswith(_ELLIPSIS)
     return clause in report.intent or (cut and _best_match(matcher, clause, without=set()) == report.agent)
 
 
 def _parts(text: str, matcher: Matcher) -> Iterator[str]:
-    """Yield the clauses of a text. A clause for two agents, "a page with pictures", is split at its `with`."""
+    """Yield the clauses of a text. A clause for two agents, such as "a page with pictures", is split at `with`."""
     for clause in clauses(text):
         halves = clause.split(" with ")
         best = {_best_match(matcher, half, without=set()) for half in halves}
@@ -143,7 +147,7 @@ def _parts(text: str, matcher: Matcher) -> Iterator[str]:
 
 
 def _dependencies(instructions: str, agents: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """Return the agents whose results an agent needs, by instructions such as "writing needs research"."""
+    """Return, for each agent, the agents whose results it needs, as in the instruction "writing needs research"."""
     found: dict[str, tuple[str, ...]] = {}
     for sentence in _sentences(instructions):
         left, _, right = sentence.partition(" needs ")
@@ -155,7 +159,7 @@ def _dependencies(instructions: str, agents: Sequence[str]) -> dict[str, tuple[s
 
 
 def _split_agents(instructions: str, agents: Sequence[str]) -> frozenset[str]:
-    """Return the agents that get each part as its own task, by instructions such as "each part is one for research"."""
+    """Return the agents that get a task for each part, as in the instruction "each part is one for research"."""
     said = {word for sentence in _sentences(instructions) if "each part" in sentence for word in _words(sentence)}
     return frozenset(agent for agent in agents if agent.lower() in said)
 
@@ -171,7 +175,10 @@ def _words(text: str) -> list[str]:
 def _order_by_dependencies(
     shares: Mapping[str, list[str]], needs: Mapping[str, tuple[str, ...]], done: Container[str]
 ) -> dict[str, list[str]]:
-    """Return the shares, needed agents first. A needed agent without a share gets the parts of its user."""
+    """Return the parts of each agent, with an agent before the agents that need its results.
+
+    A needed agent without parts of its own gets the parts of the agent that needs its results.
+    """
     ordered: dict[str, list[str]] = {}
 
     def add(agent: str, parts: list[str], waiting: tuple[str, ...]) -> None:
@@ -186,7 +193,10 @@ def _order_by_dependencies(
 
 
 def _next_task(plan: Plan, asked: PlannerInput) -> Plan:
-    """Return a plan with only the first task, which depends on all results. If no task is left, the plan is done."""
+    """Return the next plan of an adaptive team, with only the first task, which depends on all results.
+
+    If there are results and no task is left, the plan is done.
+    """
     done = tuple(report.task_id for report in asked.results if report.status == "succeeded")
     if plan.tasks:
         return plan.model_copy(update={"tasks": (plan.tasks[0].model_copy(update={"depends_on": done}),)})
@@ -194,18 +204,16 @@ def _next_task(plan: Plan, asked: PlannerInput) -> Plan:
 
 
 def _best_replan_match(matcher: Matcher, asked: PlannerInput) -> str | None:
-    """Return the best-matching unused agent for the latest reason to plan again, or None."""
+    """Return the unused agent that matches the reason to plan again best; None without such an agent."""
     used = {*asked.agents_used, *(report.agent for report in asked.results)}
     return _best_match(matcher, asked.replan_reason, without=used) if asked.results and asked.replan_reason else None
 
 
 def _input(item: AvailableAgent, parts: Sequence[str], text: str, asked: PlannerInput) -> JsonValue:
-    """Return the input for the agent's input schema, or None for a task without an input of its own.
+    """Return the input of a task by the agent's input schema; None for a task without an input of its own.
 
-    A task without an input gets the whole request and its metadata later, so the plan in the log need not repeat them.
-
-    Returns:
-        The input, or None.
+    A task without an input of its own gets the whole request and its metadata when it starts. So the plan in the log
+    does not repeat them.
     """
     request: JsonValue = asked.request if isinstance(asked.request, dict) else None
     if item.input_schema.get("properties"):
@@ -239,7 +247,9 @@ def _next_number(results: Sequence[TaskReport]) -> int:
 
 
 def selection(task: TaskPrompt) -> Selection:
-    """Return the answer of a classifier, best match first. If no match reaches the threshold, it has a question.
+    """Return the answer of a classifier: the agents, with the best match first.
+
+    If no match reaches the threshold, the answer has a question for the caller.
 
     Args:
         task: The prompt.
@@ -286,12 +296,10 @@ def _clarifying_question(agents: Sequence[AvailableAgent]) -> str:
 
 
 def _request_text(request: RequestInput, matcher: Matcher) -> str:
-    """Return the text of a request. For an object, the text is its `intent` or its `request`.
+    """Return the text of a request.
 
-    A nested team gets its own part of the request as the `intent`. If the `intent` was cut, the whole request is used.
-
-    Returns:
-        The text.
+    For an object, the text is its `intent` or its `request`, if this text matches an agent; otherwise, all its texts. A
+    nested team gets its part of the request as the `intent`. An `intent` that was cut is not used.
     """
     if isinstance(request, dict):
         for said in (request.get("intent"), request.get("request")):
@@ -323,13 +331,16 @@ def _best_match(matcher: Matcher, text: str, *, without: set[str]) -> str | None
 
 
 def _agent_or_skill(chosen: AvailableAgent, menu: Sequence[AvailableAgent]) -> tuple[str, str]:
-    """Return the name of an agent without a skill, or only a skill if several agents are equal."""
+    """Return an agent's name and an empty skill; or, if several agents are equal, an empty name and their skill."""
     skill = _shared_skill(chosen, menu)
     return ("", skill) if skill else (chosen.name, "")
 
 
 def _shared_skill(chosen: AvailableAgent, menu: Sequence[AvailableAgent]) -> str:
-    """Return a skill that several equal agents have. Equal agents have the same skills and the same input schema."""
+    """Return a skill of several equal agents; empty without such a skill.
+
+    Equal agents have the same skills and the same input schema. No other agent may have the skill.
+    """
     alike = [item for item in menu if set(item.skills) == set(chosen.skills)]
     if len(alike) == 1 or any(item.input_schema != chosen.input_schema for item in alike):
         return ""

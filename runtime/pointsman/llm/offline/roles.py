@@ -1,4 +1,4 @@
-"""Fill the roles without a language model. Answers quote the results, and judges compare words and figures."""
+"""Do the tasks of the roles without a language model. Answers quote the results; reviews compare words and figures."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ _PUBLIC_ERROR_KINDS: Final = frozenset(
         ErrorKind.TIMEOUT,
     }
 )
-"""Kinds of failures whose reason a caller may read, because the runtime wrote the reason, or an agent wrote it for the
-caller. The reason of any other kind may be the text of an exception, which is only for operators."""
-_FIGURE_PATTERN = re.compile(r"[\w-]*\d(?:[\w.,:-]*\w)?")  # an id, an amount, a date: a word with a digit
+"""Kinds of failures whose reason a caller may read, because the runtime wrote the reason, or an agent wrote the reason
+for the caller. For any other kind, the reason could be the text of an exception, which is only for operators."""
+_FIGURE_PATTERN = re.compile(r"[\w-]*\d(?:[\w.,:-]*\w)?")  # a word with a digit, such as an id, an amount or a date
 _FIGURES_CRITERION = re.compile(r"\b(?:id|figure|amount|date)s? .*\bstands? in a result\b", re.IGNORECASE)
 
 
@@ -74,7 +74,7 @@ def _synthesis(task: TaskPrompt) -> Synthesis:
 
 
 def _gap_sentences(gaps: Sequence[Gap], reports: Mapping[str, Mapping[str, JsonValue]]) -> Iterator[str]:
-    """Yield a sentence for each gap. Gaps with equal intents are distinguished by their agents."""
+    """Yield a sentence for each gap. If several gaps have the same intent, the sentence also names the agent."""
     wanted = [str(reports.get(gap.task_id, {}).get("intent", gap.task_id)) for gap in gaps]
     for gap, intent in zip(gaps, wanted, strict=True):
         error = reports.get(gap.task_id, {}).get("error")
@@ -85,7 +85,7 @@ def _gap_sentences(gaps: Sequence[Gap], reports: Mapping[str, Mapping[str, JsonV
 
 
 def _refine(task: TaskPrompt) -> Refinement:
-    """Return the task again, with the last error in its intent."""
+    """Return the intent of the task, with the last error added."""
     asked = RefinerInput.model_validate(task.input)
     return Refinement(
         intent=f"{asked.intent} (It failed {asked.attempts} times, last with: {asked.error}. Avoid that.)"
@@ -93,7 +93,7 @@ def _refine(task: TaskPrompt) -> Refinement:
 
 
 def _judge(task: TaskPrompt) -> ConflictRuling:
-    """Return the most frequent value of each contradiction. Among equally frequent values, return the first."""
+    """Decide each conflict for the most frequent value. Of equally frequent values, choose the first."""
     asked = JudgeInput.model_validate(task.input)
     decided: list[Conflict] = []
     for conflict in asked.conflicts:
@@ -107,9 +107,9 @@ def _judge(task: TaskPrompt) -> ConflictRuling:
 
 
 def _review(task: TaskPrompt) -> Review:
-    """Return a review of an output. The output must have text.
+    """Return a review of an output. An output without text does not pass.
 
-    If the criteria demand it, another result or the request must contain each figure of the output.
+    If the criteria demand proven figures, each figure of the output must be in the request or in another task's result.
     """
     asked = ReviewInput.model_validate(task.input)
     made = [report.get("output") for report in task.results if report.get("task_id") == asked.task_id]
@@ -128,7 +128,7 @@ def _review(task: TaskPrompt) -> Review:
 
 
 def _summarize(task: TaskPrompt) -> ThreadSummary:
-    """Return the summary so far, and the first words of each further turn."""
+    """Return the summary so far, and the beginning of the request and the answer of each further turn."""
     asked = SummarizerInput.model_validate(task.input)
     told = [
         f"The user asked: {shorten(each.request)} The team answered: {shorten(each.answer)}" for each in asked.turns
@@ -154,4 +154,5 @@ ROLE_HANDLERS: Final[Mapping[str, Callable[[TaskPrompt], BaseModel]]] = {
     "review": _review,
     "thread_summary": _summarize,
 }
-"""The functions, by the name of the output. Each raises `ValidationError` if the input is not valid for the role."""
+"""The functions of the roles, by the name of the output. A function raises `ValidationError` if the input is not valid
+for its role."""

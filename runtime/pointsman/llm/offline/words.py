@@ -1,4 +1,4 @@
-"""Write values as text and read text out of values, and sign the offline model's answers with a note."""
+"""Convert values to text, find the text in values, and add or remove the note of the offline model."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def request_as_text(request: RequestInput) -> str:
 
 
 def as_text(value: JsonValue) -> str:
-    """Return a value as text. For an object: the sentence under a key such as `summary`, or all keys and values."""
+    """Return a value as text. The text of an object is the value of a key such as `summary`, or all keys and values."""
     match value:
         case None:
             return ""
@@ -51,7 +51,7 @@ def as_text(value: JsonValue) -> str:
 
 
 def text_key(value: Mapping[str, JsonValue]) -> str:
-    """Return the key of the sentence in an object, such as `summary`; empty if the object has no such key."""
+    """Return the key whose value is the text of an object, such as `summary`; empty if the object has no such key."""
     return next((key for key in _TEXT_KEYS if isinstance(text := value.get(key), str) and text.strip()), "")
 
 
@@ -61,6 +61,6 @@ def without_note(text: str) -> str:
 
 
 def shorten(text: str) -> str:
-    """Return a text in one line of at most 200 characters, with dots if the text was longer."""
+    """Return a text in one line. A text of more than 200 characters is cut, and three dots are added."""
     text = " ".join(text.split())
     return text if len(text) <= 200 else text[:200] + "..."

@@ -1,4 +1,4 @@
-"""Do a task without a language model. Call the tools that match its words, and make an answer of the results."""
+"""Do a task without a language model: call the tools that match its words, and make an answer from the results."""
 
 from __future__ import annotations
 
@@ -85,7 +85,10 @@ def _structured_answer(
     sources: Sources,
     undone: str,
 ) -> ModelReply:
-    """Return an object by the schema. Return a refusal if the tools failed, because an object cannot report that."""
+    """Return an object that follows the schema.
+
+    If the tools failed, and the object would not show this, return a refusal instead.
+    """
     failures = [outcome.as_text for outcome in outcomes if outcome.is_error]
     if undone and tools and (failures or not _has_all_fields(schema, sources)):
         return reply(text=undone, finish="refusal")
@@ -104,9 +107,9 @@ def _next_calls(
     """Return the tools to call now, by name, with their arguments.
 
     Returns:
-        The tools that the text requests and whose arguments are known. If there is no such tool, a tool whose
-        description names the missing arguments. For example, `find_charges` may return the `charge_id` that the
-        requested tool needs.
+        The tools that the text requests and whose arguments are known. If there is no such tool, one tool whose
+        description contains the names of the missing arguments. For example, `find_charges` could return the
+        `charge_id` that the requested tool needs.
     """
     matcher = _tool_matcher(tools)
     wanted = _requested_tools(tools, matcher, text)
@@ -148,7 +151,7 @@ def _outcomes(request: ModelRequest) -> Iterator[_CallResult]:
 
 
 def _answer(outcomes: Sequence[_CallResult], task: TaskPrompt) -> str:
-    """Return the results as text; empty without results."""
+    """Return the results of the tools as text; without such results, the results of other tasks."""
     said = [outcome.as_text for outcome in outcomes] or [
         as_text(report.get("output")) for report in task.results if report.get("output") is not None
     ]
@@ -158,7 +161,10 @@ def _answer(outcomes: Sequence[_CallResult], task: TaskPrompt) -> str:
 def _incomplete_reason(
     tools: Sequence[ToolSpec], task: TaskPrompt, outcomes: Sequence[_CallResult], sources: Sources
 ) -> str:
-    """Return the reason why no part of the task is done; empty if a part is done or other tasks have an answer."""
+    """Return the reason why no part of the task is done; empty if a part is done.
+
+    A part is done if a requested tool has returned a result, or if no tool is requested and other results have text.
+    """
     wanted = _requested_tools(tools, _tool_matcher(tools), task.task)
     if wanted & {outcome.tool for outcome in outcomes if not outcome.is_error}:
         return ""
@@ -177,7 +183,7 @@ def _incomplete_reason(
 
 
 def _unmatched_text(tools: Sequence[ToolSpec], task: TaskPrompt, outcomes: Sequence[_CallResult]) -> str:
-    """Return a note if at least half of the task's words are in no tool and in no result; else an empty text."""
+    """Return a note if at least half of the task's words are neither in a tool nor in a result; else an empty text."""
     if not outcomes:
         return ""
     said = [f"{tool.name} {tool.description} {' '.join(_tool_hints(tool))}" for tool in tools]
@@ -196,13 +202,17 @@ def _refusal(task: TaskPrompt, why: str) -> str:
 
 
 def _has_all_fields(schema: Mapping[str, JsonValue], sources: Sources) -> bool:
-    """Return True if the data, and not only the text of the task, has every field of the schema."""
+    """Return True if the data alone, without the text of the task, has every field of the schema."""
     properties, found = schema.get("properties"), extract_arguments(schema, Sources((), sources.data))
     return isinstance(properties, dict) and found is not None and properties.keys() == found.keys()
 
 
 def _fill_schema(schema: Mapping[str, JsonValue], sources: Sources) -> dict[str, JsonValue]:
-    """Return an object by the schema from the sources. A missing list is empty; other fields stay missing."""
+    """Return an object by the schema, with the values from the sources.
+
+    For a required text that is missing, the first text of the sources is used, and for a required list, an empty list.
+    Other missing fields stay missing.
+    """
     filled = extract_arguments({**schema, "required": []}, sources) or {}
     properties = schema.get("properties")
     for name, described in properties.items() if isinstance(properties, dict) else ():

@@ -28,7 +28,7 @@ async def test_unknown_response_is_named_by_the_given_id() -> None:
     )
 
     assert {(answer.status, answer.json["error"]["message"]) for answer in found.values()} == {
-        (404, "there is no response 'resp_x' of yours; the id is in the field `id` of a response")
+        (404, "you have no response 'resp_x'; the id of a response is in its field `id`")
     }
 
 
