@@ -43,10 +43,11 @@ _SECRET_FIELDS = {
     "token",
     "dashboard_token",
 }  # no message repeats the values of these fields
-_MAX_SHOWN_CHARS = 80  # characters of a value that a message repeats
+_MAX_SHOWN_CHARS = 80  # number of characters of a value that a message repeats
 _MAX_INBOX_PREFIX = 128  # characters
 _MIN_S, _MAX_S = 0.01, 86_400  # seconds: a broker takes longer than 0.01 s to answer; 86,400 s is a day
-_MIN_DAYS, _MAX_DAYS = 1 / 86_400, 36_500  # days: one second; a hundred years, which fit in the broker's nanoseconds
+# Days: the minimum is one second, and the maximum a hundred years, which the broker can still count in nanoseconds.
+_MIN_DAYS, _MAX_DAYS = 1 / 86_400, 36_500
 _MAX_RETRIES_S = 5 * 86_400  # seconds: five days
 _MAX_COUNT = 1_000_000
 _MAX_EVENT_BYTES = 1 << 30
@@ -85,12 +86,13 @@ class Settings(Options):
     jetstream_domain: Token | None = None
     """JetStream domain of the namespace's streams. Unset: the domain of the server that this process connects to."""
     replicas: Annotated[int, Field(ge=1, le=5)] = 1
-    """Copies that the broker stores of each stream that this process creates. Use 3 on a cluster of three servers."""
+    """Number of copies that the broker stores of each stream that this process creates. Use 3 on a cluster of three
+    servers."""
     unsynced_handoffs: bool = False
-    """Create a new namespace with a separate stream for handoffs. The broker acknowledges a message of this
-    stream before the message is on disk, even with `sync_interval: always`. If the broker loses a handoff, the
-    supervisor sends the handoff again from the log. Use the setting for a broker of one node with
-    `sync_interval: always`. The setting does not change a namespace that exists."""
+    """Create a new namespace with a separate stream for handoffs. The broker acknowledges a message of this stream
+    before the message is on disk, even with `sync_interval: always`. If the broker loses a handoff, the supervisor
+    sends the handoff again from the log. Use the setting for a broker of one node with `sync_interval: always`. The
+    setting does not change a namespace that exists."""
     provision: bool = True
     """Create missing streams and consumers, if the broker permits this process to create streams and consumers. With
     false, the process uses the streams and consumers that `pointsman provision` has created, and sends no request about
@@ -111,7 +113,7 @@ class Settings(Options):
     shutdown_grace: Annotated[float, Field(ge=0, le=_MAX_S)] = 10.0
     """Time after the first SIGTERM in which running work may finish."""
     loop_block_threshold: Annotated[float, Field(ge=0, le=_MAX_S)] = 1.0
-    """Time without an answer of the agents' event loop after which a worker logs `event_loop_blocked`. The log entry
+    """Time for which the agents' event loop may be blocked before a worker logs `event_loop_blocked`. The log entry
     names the agent and the code that block the loop. A shorter block hardly delays other agents. 0: no watch."""
     circuit_failures: Annotated[int, Field(ge=0, le=_MAX_COUNT)] = 5
     """Number of consecutive failed tasks of an agent after which a supervisor opens the agent's circuit and sends no

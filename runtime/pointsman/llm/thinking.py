@@ -47,7 +47,8 @@ class ThinkingFilter:
             piece: The next piece of the stream.
 
         Returns:
-            Text outside of the tags. Last characters that may be the start of a tag are held until the next piece.
+            Text outside of the tags. If the last characters may be the start of a tag, they are held until the next
+            piece.
         """
         text, shown = self._held + piece, ""
         self._held = ""

@@ -149,7 +149,7 @@ class Consumer(Protocol):
         already open retains its old rank for some seconds.
 
         Args:
-            rank: The rank from 0 to 9; 0 at first.
+            rank: The rank from 0 to 9. Before the first call, the rank is 0.
         """
         ...
 
@@ -207,7 +207,7 @@ class Registry(Protocol):
         """Return the entries that are not valid cards. `cards` leaves these entries out.
 
         Returns:
-            The reason by key.
+            The reason for each entry, by its key.
         """
         ...
 
@@ -240,7 +240,7 @@ class TraceHopStep(NamedTuple):
     Attributes:
         kind: The action: the server received the message, forwarded it (`handed_on`), stored it or refused it.
         at: The time by the server's clock.
-        where: The connection, the server or the stream on the other side of the step.
+        where: The connection or server that the message came from or went to, or the stream that stores it.
     """
 
     kind: Literal["received", "handed_on", "stored", "refused"]
@@ -309,8 +309,8 @@ class Bus(Protocol):
     Each stream has one kind of writer. Callers write to `{ns}_REQUESTS`, operators to `{ns}_CONTROLS`, agents to
     `{ns}_RESULTS`, and supervisors to `{ns}_WORK` and `{ns}_LOG`. `{ns}_DEAD` contains dead letters. `{ns}_LIMITS` and
     `{ns}_DELIVERIES` contain the newest message of each subject. Handoffs and delayed handoffs are in `{ns}_WORK`, or
-    in `{ns}_HANDOFFS` in a namespace with unsynced handoffs. As an argument of a call, the
-    stream of handoffs is `handoffs` in both cases. Only these two streams accept `schedule` and `replace`.
+    in `{ns}_HANDOFFS` in a namespace with unsynced handoffs. As an argument of a call, the stream of handoffs is
+    `handoffs` in both cases. Only these two streams accept `schedule` and `replace`.
 
     A body that does not fit into one message is stored in the object store `{ns}_ARTIFACTS`, and afterwards the message
     with a reference to the body is stored. A read of the message also reads the body. If the object is missing, the
@@ -407,7 +407,8 @@ class Bus(Protocol):
 
         Raises:
             NotFoundError: a stream is missing and `create` is False; the message names the namespaces that exist.
-            ConfigurationError: an existing stream does not fit, or the server is too old; the message names the change.
+            ConfigurationError: an existing stream does not fit, or the server is too old; the message names what to
+                change.
         """
         ...
 
@@ -578,7 +579,7 @@ class Bus(Protocol):
         Args:
             stream: The stream.
             subject: The subject; wildcards are allowed.
-            after: Only messages with a greater sequence.
+            after: Leave out messages up to this sequence. Default: 0, no message is left out.
 
         Returns:
             An iterator that ends after the message that was the newest at the call.
@@ -591,7 +592,7 @@ class Bus(Protocol):
         Args:
             stream: The stream.
             subjects: The subjects; wildcards are allowed.
-            after: Only messages with a greater sequence.
+            after: Leave out messages up to this sequence. Default: 0, no message is left out.
 
         Returns:
             An iterator that continues until it is closed.

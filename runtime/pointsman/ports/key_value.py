@@ -25,7 +25,7 @@ class KeyValueEntry:
 
 
 class KeyValue(Protocol):
-    """One bucket of a namespace, or one group of its keys. A key is a token of a subject.
+    """One bucket of a namespace, or one group of keys in a bucket. A key is a token of a subject.
 
     Every method raises `BusUnavailableError` if the broker does not answer within the configured time.
     """
@@ -79,7 +79,7 @@ class KeyValue(Protocol):
         """Yield the newest change of each key, then each further change. A reconnect skips no change.
 
         Args:
-            after: Only changes with a greater revision. Default: 0, all changes.
+            after: Leave out changes up to this revision. Default: 0, no change is left out.
 
         Returns:
             An iterator that continues until it is closed.

@@ -76,7 +76,7 @@ class Telemetry:
         await asyncio.gather(*(pipeline.close(timeout) for pipeline in pipelines))
         if spans is not None and (lost := spans.undelivered()):
             _log.warning(
-                "spans_lost", count=lost, hint="the collector did not accept them: check OTEL_EXPORTER_OTLP_ENDPOINT"
+                "spans_lost", count=lost, hint="the collector did not accept spans: check OTEL_EXPORTER_OTLP_ENDPOINT"
             )
 
 

@@ -102,7 +102,7 @@ def set_error(inner: otel.Span, error_type: str, message: str) -> None:
 
 
 def writable_attributes(attributes: Attributes | None) -> Mapping[str, Value]:
-    """Return `attributes` for the SDK, without None, and with characters escaped that UTF-8 cannot encode."""
+    """Return `attributes` for the SDK. Leave out values of None, and escape characters that UTF-8 cannot encode."""
     if not attributes:
         return {}
     return {to_writable(key): _writable(value) for key, value in attributes.items() if value is not None}

@@ -18,15 +18,15 @@ from pointsman.util.scrubber import scrub, scrub_traceback
 __all__ = ["configure", "content_text", "message_of", "stack_of", "without_texts_of"]
 
 _CONTENT_ERRORS: Final = (TaskError, ModelError, ContractError)
-"""Errors of Pointsman that quote data of requests, agents and providers. Other errors quote only settings and
-subjects."""
+"""Errors of Pointsman that quote data of requests, agents and providers. Other errors of Pointsman quote
+only settings and subjects."""
 _MIN_REPLACED_CHARS: Final = 4  # shorter texts are not replaced, because they are parts of other words
 
 _visible = False
 
 
 def configure(*, visible: bool) -> None:
-    """Turn the recording of error texts on or off. For `content_capture.configure`."""
+    """Turn the recording of error texts on or off. `content_capture.configure` calls this."""
     global _visible
     _visible = visible
 

@@ -179,7 +179,10 @@ def _build_traces(exporters: Sequence[Any], service_name: str, instance: str) ->
 
     class Provider(TracerProvider):
         def add_span_processor(self, span_processor: SpanProcessor) -> None:
-            """Add a processor. After a foreign processor, the SDK makes all spans, because it expects such spans."""
+            """Add a processor.
+
+            A processor of the application expects spans of the SDK, so the SDK makes all spans from now on.
+            """
             super().add_span_processor(span_processor)
             if traces.tracing_enabled() and not isinstance(span_processor, Batching):
                 traces.configure(self, _version(), sink)

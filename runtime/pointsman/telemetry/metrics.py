@@ -4,8 +4,8 @@ If metrics are off, a call costs only one comparison. This module stores the val
 reads the values with callbacks. There are two reasons. An addition here costs only a fraction of an addition in the SDK
 (docs/performance.md). And a gauge can be removed here, while a gauge of the SDK reports its last value for ever.
 
-The values of histograms are stored by `fast.histograms` for the same reason of cost. But the SDK stores them in two
-cases: if the application creates the metric readers, or if an `OTEL_` variable asks for histograms of another form than
+Because of the cost, `fast.histograms` stores the values of histograms. But the SDK stores them in two cases: if the
+application creates the metric readers, or if an `OTEL_` variable asks for histograms of another form than
 OpenTelemetry's default (see `otel_env.has_default_histograms`).
 """
 

@@ -332,7 +332,7 @@ def process_handoff(
 
 
 def handoff_duration_attributes(namespace: str, agent: str, server: Server | None, error: str | None) -> Attributes:
-    """Return the attributes of the measurement of one attempt."""
+    """Return the metric attributes of one attempt at a handoff."""
     return {
         **_server_attributes(server),
         "messaging.system": _NATS,
@@ -479,12 +479,12 @@ def destination_template(subject: str) -> str:
 
 
 def published_message_attributes(subject: str, server: Server | None, error: str | None) -> Attributes:
-    """Return the attributes of the measurements of one sent message."""
+    """Return the metric attributes of one sent message."""
     return {**_metric_attributes("publish", "send", subject, server), ERROR_TYPE: error}
 
 
 def received_messages_attributes(subject: str, server: Server | None, consumer: str) -> Attributes:
-    """Return the attributes of the measurements of messages that a durable consumer delivered."""
+    """Return the metric attributes of messages that a durable consumer delivered."""
     return {**_metric_attributes("receive", "receive", subject, server), "messaging.consumer.group.name": consumer}
 
 

@@ -129,9 +129,9 @@ def current_context() -> TraceContext | None:
 class span:
     """Record a span around the block.
 
-    An exception that leaves the block is recorded on the span and raised again. Cancellation is an error of type
-    `cancelled`. While the collector is down, only spans without a parent are made. Any other span is counted as lost,
-    and the spans within its block become children of the surrounding span.
+    An exception that leaves the block is recorded on the span and raised again. A cancellation is recorded as an
+    error of the type `cancelled`. While the collector is down, only spans without a parent are made. Any other span is
+    counted as lost, and the spans within its block become children of the surrounding span.
 
     Args:
         name: The name, or a function that returns the name and the attributes. The function is called only if a span

@@ -61,7 +61,7 @@ class SimulationLoop(asyncio.SelectorEventLoop):
     def _jump(self, timeout: float | None) -> None:
         self.steps += 1
         if self.steps > self._max_steps:
-            self._max_steps += _MAX_STEPS  # raised, because the cleanup after the error also needs steps
+            self._max_steps += _MAX_STEPS  # a higher limit, because the cleanup after the error needs steps
             raise EndlessSimulationError(
                 f"the run took more than {self.steps - 1} steps, at {self._time:.3f} s: something runs without end"
             )
@@ -110,7 +110,7 @@ def simulate(main: Callable[[], Coroutine[Any, Any, T]], *, steps: int = _MAX_ST
     """Run `main()` on a `SimulationLoop`.
 
     Args:
-        main: Returns the coroutine to run.
+        main: Function that returns the coroutine to run.
         steps: Maximum number of turns of the loop. Default: 1,000,000.
 
     Returns:

@@ -43,7 +43,7 @@ class _LazyModule(ModuleType):
 
     def _lazy_load(self, name: str) -> Any:
         # First remove all placeholders of the group from sys.modules. Modules of one package import each other, and the
-        # import system would load a module below a placeholder twice.
+        # import system would load a submodule of a placeholder twice.
         for module, placeholder in self._lazy_group.items():
             if sys.modules.get(module) is placeholder:
                 del sys.modules[module]

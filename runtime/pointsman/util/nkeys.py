@@ -136,7 +136,7 @@ def _decode(text: str, size: int) -> bytes:
     """Return the bytes of an encoded key, without the CRC.
 
     Raises:
-        ValueError: The text is not base32, has a different size, or the CRC differs.
+        ValueError: The text is not base32, does not have `size` bytes, or has a wrong CRC.
     """
     try:
         raw = b32decode(text + "=" * (-len(text) % 8))

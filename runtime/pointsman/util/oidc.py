@@ -163,7 +163,7 @@ def _read_keys(issuer: str, jwks: str | None) -> dict[str, Any]:
     if jwks is None:
         jwks = _read_document(f"{issuer.rstrip('/')}/.well-known/openid-configuration").get("jwks_uri")
         if not isinstance(jwks, str):
-            raise ValueError("the issuer's configuration has no text jwks_uri")
+            raise ValueError("the issuer's configuration has no URL in jwks_uri")
     listed = _read_document(jwks).get("keys")
     found: dict[str, Any] = {}
     for each in listed if isinstance(listed, list) else ():

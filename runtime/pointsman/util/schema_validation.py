@@ -27,7 +27,7 @@ from pointsman_schemas.strict_json import JsonValue
 __all__ = ["MAX_STEPS", "value_problem"]
 
 MAX_STEPS = 300_000
-"""Largest number of keywords that one validation evaluates. This number takes a few seconds."""
+"""Largest number of keywords that one validation evaluates. So many take a few seconds."""
 _MAX_PROBLEM_CHARS = 300
 """Longest description of a problem, in characters. Longer ones are cut, because they quote the value."""
 _REFERENCE_STEPS = 10  # a reference takes as long as this number of other keywords
@@ -119,7 +119,7 @@ def _counted(name: str, keyword: _Keyword) -> _Keyword:
 
 @lru_cache(1_000)
 def _search(pattern: str) -> Callable[[str], bool]:
-    """Return a search for a regular expression in linear time. An unsupported pattern fits every text."""
+    """Return a function that searches a text for a pattern in linear time. An unsupported pattern fits every text."""
     from pydantic_core import SchemaError, SchemaValidator, core_schema
 
     try:

@@ -109,7 +109,7 @@ def hide_header_values(headers: Iterable[str]) -> None:
 
 
 def to_writable(text: str) -> str:
-    """Return `text` with lone surrogates escaped. UTF-8 cannot encode one, so it would lose a whole batch."""
+    """Return `text` with lone surrogates escaped. UTF-8 cannot encode them, so the export of a batch would fail."""
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
 

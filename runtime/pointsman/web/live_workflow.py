@@ -59,7 +59,7 @@ class LiveWorkflow:
         Without a message, the state changes if an agent starts or stops, or if a retry becomes due.
 
         Yields:
-            The changes. A change without lines and view lets the caller send a sign of life to the browser.
+            The changes. A change without lines and view lets the caller keep the connection open.
 
         Raises:
             ContractError: The log cannot be read.

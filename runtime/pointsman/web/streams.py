@@ -105,9 +105,8 @@ class EventStreams:
     async def workflows(self, request: Request) -> Chunks:
         """Yield the requested page of the list, and then its changes.
 
-        A changed row has a field `fits`, which is true if the row still matches the search. The field
-        `waiting` has the requests that match and that no supervisor has admitted yet. After a change, all of them are
-        sent again.
+        A changed row has a field `fits`, which is true if the row still matches the search. The field `waiting` has the
+        requests that match and that no supervisor has admitted yet. If one of them changes, all are sent again.
 
         Yields:
             Server-sent events.
@@ -150,7 +149,7 @@ class EventStreams:
                 yield format_event("rows", {**rows, **more, **await self.status()}, id=page.sequence)
             else:
                 yield format_event("status", await self.status())
-            seen, sent = until, waiting  # rows that changed after `until`, during the sending, follow in the next round
+            seen, sent = until, waiting  # rows that changed meanwhile, after `until`, are sent in the next turn
             await _wait_for_any(index.wait_for_change(changes), self._queued.wait_for_change(looked))
             await asyncio.sleep(_BATCH_INTERVAL_S)
 

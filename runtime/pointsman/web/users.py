@@ -119,7 +119,7 @@ class Users:
         return cls(found)
 
     def of_token(self, token: str) -> User | None:
-        """Return the user of a token, or None. The duration does not reveal the position of a wrong character."""
+        """Return the user of a token, or None. The time that the call takes reveals no part of a token."""
         digest, found = token_digest(token), None
         for user in self._by_name.values():
             if hmac.compare_digest(digest, user.digest):

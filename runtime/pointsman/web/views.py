@@ -151,8 +151,8 @@ def _node_json(node: trace.TraceNode) -> dict[str, Any]:
 def _dependencies(plans: Sequence[PlanAccepted], top: trace.TraceNode) -> dict[str, list[str]]:
     """Return the dependencies of each task.
 
-    A planned task without dependencies depends on its planner. The synthesizer depends on the planned
-    tasks on which no other task depends.
+    A planned task without dependencies depends on its planner. The synthesizer depends on the planned tasks on
+    which no other task depends.
     """
     roles = {node.task_id: node.role for node in top.children}
     planners = [node.task_id for node in top.children if node.role in (Role.PLAN, Role.CLASSIFY) and node.task_id]

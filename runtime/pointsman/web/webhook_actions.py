@@ -94,7 +94,7 @@ class WebhookActions:
             The number of deliveries that are sent again.
 
         Raises:
-            ContractError: The body names neither an event nor a status.
+            ContractError: The body has neither an event nor a known status.
         """
         given = await read_json_object(request, ("event", "status"))
         id, bus, subjects = token(request.path_params["id"], "endpoint"), self._client.bus, self._client.subjects

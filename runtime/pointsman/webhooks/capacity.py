@@ -13,7 +13,7 @@ from pointsman.webhooks.sender import jittered
 
 __all__ = ["Capacity"]
 
-_MAX_DEFERRAL_S = 60.0  # longest time for which a delivery without room is deferred
+_MAX_DEFERRAL_S = 60.0  # longest time for which a delivery without capacity is deferred
 _MAX_THROTTLE_S = 300.0  # longest time for which nothing is sent to an overloaded endpoint
 _FIRST_DURATION_S = 0.1  # assumed duration of an exchange with an endpoint, before the first measurement
 _SMOOTHING = 0.3  # weight of the newest exchange in the mean duration of an endpoint
@@ -39,7 +39,7 @@ class Capacity:
         self._quarter, self._three_quarters = max(1, concurrency // 4), max(1, concurrency * 3 // 4)
         self._active: Counter[_Group] = Counter()
         self._durations: dict[str, float] = {}  # by endpoint, in seconds
-        self._queues: dict[_Group, float] = {}  # by group: the time to which the newest deferred delivery was deferred
+        self._queues: dict[_Group, float] = {}  # by group: the time until which the newest deferred delivery waits
         self._throttled: dict[str, float] = {}  # by endpoint: the time until which nothing is sent
 
     def deferral(self, endpoint: Endpoint) -> float:

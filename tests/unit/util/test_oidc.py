@@ -119,7 +119,7 @@ async def test_keys_for_other_purposes_and_shared_secrets_are_not_used(jwk: dict
         ("/keys", (200, {}, b"[]"), "is not a JSON object"),
         ("/keys", (200, {}, b'{"keys": 5}'), "has no key for signatures"),
         ("/keys", DOWN, "503"),
-        (CONFIGURATION, (200, {}, b"{}"), "has no text jwks_uri"),
+        (CONFIGURATION, (200, {}, b"{}"), "has no URL in jwks_uri"),
         (CONFIGURATION, (200, {}, json.dumps({"jwks_uri": "http://192.0.2.1/keys"}).encode()), "is not https"),
         (CONFIGURATION, (200, {}, json.dumps({"jwks_uri": "file:///etc/hostname"}).encode()), "is not https"),
     ],

@@ -55,7 +55,8 @@ class ExportGate:
         """Set the gate to empty, at the start and in a forked process, because the SDK also empties its queue there."""
         self._in_flight = 0
         self._export_started = None
-        self._lock = threading.RLock()  # reentrant, because a generator's finalizer may end a span while it is held
+        # Reentrant, because a generator's finalizer may end a span while this thread holds the lock.
+        self._lock = threading.RLock()
 
     @property
     def lost(self) -> int:

@@ -43,7 +43,8 @@ class Histograms:
     def __init__(self, described: HistogramSpecs) -> None:
         self._described: Final = described
         self._series: dict[str, dict[Labels, _Series]] = {}
-        self._lock = threading.RLock()  # reentrant, because a generator's finalizer may add a value while it is held
+        # Reentrant, because a generator's finalizer may add a value while this thread holds the lock.
+        self._lock = threading.RLock()
 
     def add(self, name: str, value: float, labels: Labels) -> None:
         if not 0 <= value < _INFINITE:  # negative durations, from a clock that was set back, are dropped as in the SDK

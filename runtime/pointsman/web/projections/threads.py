@@ -82,7 +82,7 @@ class ThreadIndex(Projection):
 
 
 def _row(thread: Thread, before: ThreadRow | None) -> ThreadRow:
-    """Return the row of a thread. An earlier title stays, because the record drops old turns."""
+    """Return the row of a thread. The title of an earlier row stays, because the record drops old turns."""
     turns = thread.turns
     title = str(before.data["title"]) if before else next((turn.request for turn in turns), "")[:_SHOWN_CHARS]
     newest = turns[-1] if turns else None
