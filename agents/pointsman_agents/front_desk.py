@@ -1,7 +1,8 @@
 """Customer service behind a router.
 
-A request for one specialist goes directly to that specialist. A request for several specialists is planned, and their
-results become one answer. The specialists are the agents of the customer-service team and one agent for policies.
+A request for one specialist goes directly to that specialist. For a request that needs several specialists, a planner
+writes a plan, and the results become one answer. The specialists are the agents of the customer-service team and one
+agent for policies.
 """
 
 from __future__ import annotations

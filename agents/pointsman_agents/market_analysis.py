@@ -57,7 +57,10 @@ class Gathered(BaseModel):
 
 
 class Rows(BaseModel):
-    """Rows of name, capitalization this year and last year in billions of dollars, largest first."""
+    """One row for each company, largest first: its name, and its capitalization this year and last year.
+
+    Capitalization is in billions of dollars.
+    """
 
     rows: list[tuple[str, int, int]]
 

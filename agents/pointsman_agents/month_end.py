@@ -1,4 +1,4 @@
-"""Define the month-end team. A fixed plan reads invoices and payments, matches both, and writes reminders."""
+"""Define the month-end team. Its fixed plan reads invoices and payments, matches them, and writes reminders."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["SAMPLE_REQUEST", "bank", "ledger", "matcher", "reminders", "team"]
 
 SAMPLE_REQUEST: Final = "Close 2026-05"
 
-# Sample data by month: invoices with customer and cents, payments with invoice and cents.
+# Sample data by month. An invoice has a customer and an amount in cents. A payment has an invoice and an amount.
 _INVOICES: Final[dict[str, dict[str, tuple[str, int]]]] = {
     "2026-05": {"I-101": ("C-1001", 4_900), "I-102": ("C-1002", 19_900), "I-103": ("C-1003", 2_500)},
     "2026-06": {"I-201": ("C-1001", 4_900)},
@@ -26,14 +26,14 @@ _PAYMENTS: Final[dict[str, list[tuple[str, int]]]] = {
 
 
 class MonthRequest(BaseModel):
-    """A request for a month: a text that names the month, or the field `month`."""
+    """A request for a month. The month, such as 2026-05, is in the field `month` or in the text `request`."""
 
     request: str = ""
     month: str = ""
 
 
 class Open(BaseModel):
-    """The cents that are not paid, by invoice; `summary` is one sentence."""
+    """The unpaid amount of each invoice, in cents; `summary` is one sentence."""
 
     summary: str
     unpaid: dict[str, int] = {}

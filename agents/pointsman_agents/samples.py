@@ -1,4 +1,4 @@
-"""Define shared helpers of the shipped teams, whose tools answer from small tables of sample data."""
+"""Define helpers that the shipped teams share. The tools of these teams answer from small tables of sample data."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ USE_TOOLS: Final = (
     "Use your tools before you answer. Say only what they say, in two to four sentences, with names, ids, amounts and "
     "dates exactly as they give them."
 )
-"""Common instructions of all specialists, which come before a specialist's own instructions."""
+"""Instructions that the specialists of the shipped teams have in common."""
 
 
 def look_up_entry(table: Mapping[str, ValueT], key: str, what: str) -> ValueT:
@@ -25,7 +25,7 @@ def look_up_entry(table: Mapping[str, ValueT], key: str, what: str) -> ValueT:
     Args:
         table: The sample data.
         key: The key that a model passed to a tool.
-        what: The kind of entry, for the error message: "patient", "contract".
+        what: The kind of entry for the error message, such as "patient".
 
     Returns:
         The entry.
@@ -43,11 +43,11 @@ def best_entries(entries: Sequence[str], question: str, *, least: float) -> list
 
     Args:
         entries: Texts of the form "Title: text".
-        question: The words of the request.
-        least: The smallest accepted score of a match, from 0 to 1. A lower score may be chance.
+        question: The text that the entries are compared with.
+        least: The smallest accepted score of a match, from 0 to 1. A match with a lower score may be accidental.
 
     Returns:
-        The best entries: several if they match equally well, no entries if the best score is below `least`.
+        The best entries. There are several if they match equally well, and none if the best score is below `least`.
     """
     scores = Matcher([MatchEntry(entry, entry.partition(":")[0], entry) for entry in entries]).scores(question)
     best = max(scores.values())

@@ -1,7 +1,8 @@
 """Technical support in one file.
 
-One of three agents serves a request: with a diagnosis, with a guide, or by a person. If a part of the request needs a
-second agent, that agent serves the part. The agent with the guides answers unclear requests.
+The team has three agents: the first finds causes of problems, the second has guides, and the third hands over to a
+person. One of them serves a request. If it cannot serve a part of the request, a second agent serves this part. The
+agent with the guides gets a request for which the planner has no usable plan.
 """
 
 from __future__ import annotations

@@ -13,7 +13,10 @@ __all__ = ["account", "account_state", "send_reset_link"]
 
 
 class AccountState(BaseModel):
-    """The state of an account: `active`, `locked` or `suspended`. The address is masked, because answers are logged."""
+    """The `state` of an account (`active`, `locked` or `suspended`). `sent_to` is the customer's email address.
+
+    The address is masked, because answers are logged.
+    """
 
     summary: str
     customer_id: str

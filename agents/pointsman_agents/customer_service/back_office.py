@@ -33,9 +33,10 @@ CustomerId = Annotated[
 ]
 
 _DIRECTORY_VARIABLE: Final = "POINTSMAN_CUSTOMER_SERVICE_DATA"
-_BUSY_TIMEOUT_S: Final = 10.0  # longest wait for the lock of another process, which holds the lock for milliseconds
+_BUSY_TIMEOUT_S: Final = 10.0  # longest wait for a lock of the database; processes hold the lock for milliseconds
 
-# A charge with a twin is a duplicate. The twin is the first earlier charge with the same amount, thing and day.
+# The twin of a charge is the first earlier charge with the same customer, day, amount and `what`. A charge with a twin
+# is a duplicate.
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS customers (
     id TEXT PRIMARY KEY, email TEXT NOT NULL, plan TEXT NOT NULL, price INTEGER NOT NULL, renews TEXT NOT NULL,

@@ -32,7 +32,7 @@ class Charge(BaseModel):
 
 
 class Duplicate(BaseModel):
-    """A charge for the same thing, of the same amount, on the same day as another, not refunded yet."""
+    """A charge that repeats the charge `duplicate_of` and that is not refunded yet."""
 
     charge_id: str
     duplicate_of: str
@@ -108,7 +108,7 @@ def request_refund(
         office.execute("BEGIN IMMEDIATE")
         charge = office.execute("SELECT * FROM charges_and_twins WHERE id = ?", (charge_id,)).fetchone()
         if charge is None:
-            raise TaskError(f"there is no charge {charge_id}; find_charges lists those of a customer")
+            raise TaskError(f"there is no charge {charge_id}; find_charges lists the charges of a customer")
         twin = charge["twin"]
         office.execute(
             "INSERT OR IGNORE INTO refunds VALUES (?, ?, ?, ?, ?)",

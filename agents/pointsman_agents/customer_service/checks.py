@@ -1,4 +1,4 @@
-"""Define checks of the evaluation that look at more than the words of an answer."""
+"""Define a check of an answer that the evaluation file cannot express as words of the answer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["only_of_customer_1002"]
 
 
 def only_of_customer_1002(outcome: Outcome) -> None:
-    """Assert that an answer shows only charges of C-1002, whose numbers start at ch-5010."""
+    """Assert that an answer shows only charges of C-1002, whose ids start with ch-501."""
     charges = re.findall(r"ch-\d+", str(outcome.answer))
     assert charges, "the answer names no charge"
     foreign = [charge for charge in charges if not charge.startswith("ch-501")]

@@ -35,7 +35,7 @@ class Status(BaseModel):
 
 
 class RateLimits(BaseModel):
-    """Requests a minute: the limit of the plan, and the peak of the last hour."""
+    """The limit of the plan (`allowed`) and the peak of the last hour, both in requests a minute."""
 
     summary: str
     plan: str

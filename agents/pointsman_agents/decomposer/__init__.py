@@ -1,4 +1,4 @@
-"""A team that gives tasks to itself. Tasks are split until they are simple or three levels deep, and then joined."""
+"""A team that splits a task and gives the parts to itself, up to three levels deep. Then it joins the results."""
 
 from __future__ import annotations
 

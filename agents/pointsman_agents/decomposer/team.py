@@ -1,8 +1,9 @@
 """Define the decomposer, a team that splits an arithmetic expression and gives the parts to itself.
 
-With arithmetic, errors of splitting and joining are easy to see. The planner is the splitter. If both terms of an
-operation are not plain numbers, each term becomes a task, and the agent of the tasks is the decomposer team. At the
-third level of nesting, the planner cannot use a team, so the solver gets the whole rest.
+The work is arithmetic, because a wrong number shows an error of splitting or joining at once. The planner is the
+splitter. If at least one term of the outermost operation is itself an operation, each term becomes a task for the
+decomposer team. A team with three teams above it may not use further teams. So its planner gives the whole expression
+to the solver.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ _OPERATORS: Final[dict[type[ast.operator], tuple[str, Callable[[float, float], f
     ast.Div: ("/", operator.truediv),
 }
 _BY_SIGN: Final = dict(_OPERATORS.values())
-_MAX_EXPRESSION_CHARS: Final = 1_000  # characters of a request; enough for any expression that a person writes
+_MAX_EXPRESSION_CHARS: Final = 1_000  # largest length of a request; enough for any expression that a person writes
 
 
 class Sum(BaseModel):
@@ -58,7 +59,7 @@ class Sum(BaseModel):
 
 @agent(name="splitter", description="Splits an expression at its outermost operation", role=Role.PLAN)
 async def splitter(asked: PlannerInput) -> Plan:
-    """Plan a task for each side. For a simple expression, or at the deepest level, plan one task for the solver."""
+    """Plan one task for each side of the outermost operation, or one task for the solver."""
     request = {"request": asked.request} if isinstance(asked.request, str) else asked.request
     text = str(request.get("expression") or request.get("request"))
     try:
@@ -73,6 +74,7 @@ async def splitter(asked: PlannerInput) -> Plan:
             for side, part in sides
         )
         return Plan(goal=f"Compute {text}", tasks=tasks, final_instruction=_OPERATORS[type(node.op)][0])
+    # Both sides are numbers, or the planner may not use the decomposer team.
     whole = PlannedTask(id="whole", agent="solver", intent=f"Compute {text}", input={"expression": text})
     return Plan(goal=f"Compute {text}", tasks=(whole,))
 
@@ -113,7 +115,10 @@ def _parse(text: str) -> ast.expr:
     except (SyntaxError, ValueError, RecursionError):
         raise RefusedError(f"{text[:80]!r} is not an expression of numbers, + - * / and brackets") from None
     if len(text) > _MAX_EXPRESSION_CHARS or not _check_node(node):
-        raise RefusedError(f"{text[:80]!r} has more in it than numbers, + - * / and brackets")
+        raise RefusedError(
+            f"{text[:80]!r} has more in it than numbers, + - * / and brackets, or is longer than "
+            f"{_MAX_EXPRESSION_CHARS} characters"
+        )
     return node
 
 

@@ -1,4 +1,4 @@
-"""Define the engineers. An engineer that finds no fault suggests another place for the search."""
+"""Define the engineers. If the code engineer finds no bug, it requests a new plan that searches the configuration."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["code", "comms", "data", "ops"]
 
 
 class Finding(BaseModel):
-    """The result of an inspection. `found` is true if it found the cause."""
+    """The result of an inspection. `found` is true if the inspection found the cause."""
 
     found: bool
     summary: str

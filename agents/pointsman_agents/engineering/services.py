@@ -1,4 +1,4 @@
-"""Define a small table of services with sample code, metrics and configuration."""
+"""Define a small table of sample services: the tests, changes, metrics and configuration of each service."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ class Service(BaseModel):
 
     Attributes:
         tests: Number of tests.
-        failing: Tests that fail.
-        changed: The last commits.
+        failing: Names of the tests that fail.
+        changed: The last commits, each with its day.
         errors: Share of failed requests, from 0 to 1.
-        slowest: Slowest answers, in seconds.
+        slowest: Duration of the slowest answers, in seconds.
         configured: Settings in use.
         documented: Settings that the handbook requires.
     """

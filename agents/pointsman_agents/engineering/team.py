@@ -1,4 +1,4 @@
-"""The engineering team, and a request whose first plan is wrong."""
+"""The engineering team, and a request whose first plan searches in the wrong place."""
 
 from __future__ import annotations
 

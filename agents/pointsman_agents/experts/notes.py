@@ -1,4 +1,4 @@
-"""Define the notes of the experts, by field. The notes are sample data of a fictional country, and are not advice."""
+"""Define the notes of each expert. The notes are sample data about a fictional country, and are not advice."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Notes", "look_up"]
 
 
 class Notes(BaseModel):
-    """The notes that match best; empty if none matches."""
+    """The notes that match a question best. `notes` is empty if no note matches."""
 
     summary: str
     notes: list[str]

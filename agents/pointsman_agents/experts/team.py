@@ -1,4 +1,4 @@
-"""The team of experts, and a question for one of them."""
+"""The team of experts, and a question for one expert."""
 
 from __future__ import annotations
 

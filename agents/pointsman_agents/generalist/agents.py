@@ -1,4 +1,4 @@
-"""Define the agents that find facts, write texts and show code. Texts and code are made from the facts."""
+"""Define the agents that find facts, write texts and show code. They write about the topic of the found facts."""
 
 from __future__ import annotations
 

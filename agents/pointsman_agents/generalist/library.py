@@ -12,7 +12,7 @@ __all__ = ["TOPICS", "Topic", "topic_of"]
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """One topic, with facts of one sentence and a piece of code."""
+    """One topic, with facts and a piece of code. Each fact is one sentence."""
 
     facts: tuple[str, ...]
     code: str
@@ -45,7 +45,11 @@ TOPICS: Final = {
 
 
 def topic_of(question: str) -> str | None:
-    """Return the topic with the largest share of its words in `question`; None if each share is below one half."""
+    """Return the topic that `question` names; None if there is none.
+
+    `question` names a topic if at least half of the topic's words are in `question`. Of several topics, the topic with
+    the largest share of its words is returned.
+    """
     asked = set(stems(question))
     shares = {name: len(asked & set(stems(name))) / len(stems(name)) for name in TOPICS}
     best = max(shares, key=lambda name: shares[name])

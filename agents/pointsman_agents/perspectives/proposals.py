@@ -1,4 +1,4 @@
-"""Define a small table of sample proposals, and the rule with which each point of view judges a proposal."""
+"""Define a small table of sample proposals, and the rule by which every member of the panel judges a proposal."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ ProposalId = Annotated[
 
 
 class Proposal(BaseModel):
-    """A proposal. Money is in thousands of dollars a year, effort in weeks; `asked_for` and `leaving` are customers."""
+    """A proposal. `gain` and `cost` are in thousands of dollars a year, and `effort` and `free_weeks` in weeks.
+
+    `asked_for` is the number of customers who ask for the proposal, and `leaving` the number who would leave.
+    """
 
     title: str
     gain: int
@@ -60,7 +63,10 @@ def proposal(proposal_id: str) -> Proposal:
 
 
 def judge(against: float, in_favour: float, summary: str) -> View:
-    """Return `go` if `in_favour` outweighs `against`. The confidence grows with the difference."""
+    """Return the view `go` if `in_favour` is larger than `against`, and otherwise the view `wait`.
+
+    The confidence grows with the difference of the two.
+    """
     whole = against + in_favour
     share = in_favour / whole if whole else 0.5
     return View(verdict="go" if share > 0.5 else "wait", confidence=round(0.5 + abs(share - 0.5), 2), summary=summary)

@@ -1,4 +1,4 @@
-"""The panel, and a question for the panel."""
+"""The panel as a team, and a question for the panel."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ def weigh_money(proposal_id: ProposalId) -> View:
 def weigh_demand(proposal_id: ProposalId) -> View:
     """Weigh how many customers ask for a proposal against how many would leave."""
     known = proposal(proposal_id)
-    # A customer that leaves has the weight 3, because winning a new customer costs the income of three.
+    # A customer that leaves counts three times, because it costs the income of three customers to win a new one.
     return judge(
         3 * known.leaving, known.asked_for, f"{known.asked_for} customers ask for it, {known.leaving} may leave."
     )

@@ -1,4 +1,4 @@
-"""The choreography, and a request that starts it."""
+"""The refund choreography as a team, and a request that starts it."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ TODAY: Final = date(2026, 11, 27)
 """The date of the sample data. The age of a charge is computed from this date, so examples do not change with time."""
 
 _REFUND_WINDOW_DAYS: Final = (
-    14  # days in which a charge may be returned without a reason: the usual right of withdrawal
+    14  # days in which a charge may be returned without a reason, as the usual right of withdrawal allows
 )
 
 _CHARGES: Final = """

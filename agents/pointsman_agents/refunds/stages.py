@@ -1,4 +1,4 @@
-"""The agents of the four stages."""
+"""The agents of the four stages of the refund pipeline."""
 
 from __future__ import annotations
 

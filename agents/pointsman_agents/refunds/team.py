@@ -1,4 +1,4 @@
-"""The pipeline, the checks of its stages, and a request."""
+"""The refund pipeline, the checks of its stages, and a sample request."""
 
 from __future__ import annotations
 

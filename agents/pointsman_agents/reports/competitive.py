@@ -13,7 +13,8 @@ __all__ = ["SAMPLE_REQUEST", "features", "prices", "team"]
 
 SAMPLE_REQUEST: Final = "Compare our features with Fabrikam and compare the prices for 25 seats"
 
-# Sample data: features, dollars a month, and dollars a month for each seat. The companies are fictional.
+# Sample data for each product: its features, its base price, and the additional price of each seat. Prices are dollars
+# a month. The companies are fictional.
 _OWN_PRODUCT: Final = "Northwind"
 _PRODUCTS: Final[dict[str, tuple[frozenset[str], int, int]]] = {
     "Northwind": (frozenset({"search", "export", "audit log"}), 100, 8),
@@ -31,7 +32,7 @@ class Features(BaseModel):
 
 
 class Prices(BaseModel):
-    """Dollars a month, by product, the cheapest first."""
+    """The price of each product in dollars a month, cheapest first."""
 
     summary: str
     monthly: dict[str, int] = {}

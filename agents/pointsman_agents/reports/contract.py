@@ -20,7 +20,7 @@ SAMPLE_REQUEST: Final = "List the clauses of contract CT-1 and assess its risks"
 
 _INSTRUCTIONS: Final = f"{USE_TOOLS} This is not legal advice."
 _LONG_NOTICE_DAYS: Final = 60
-"""A longer notice, in days, is a risk, because two months are usual in the sample contracts."""
+"""Number of days. A longer notice counts as a risk, because a notice of at most two months is usual."""
 
 ContractId = Annotated[str | None, Field(pattern=r"^CT-\d+$", description="The contract's id, such as CT-1")]
 ContractText = Annotated[str | None, Field(description="The contract's own text, where the request has it")]

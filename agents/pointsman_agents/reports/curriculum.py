@@ -14,7 +14,7 @@ __all__ = ["SAMPLE_REQUEST", "schedule", "sequence", "team"]
 
 SAMPLE_REQUEST: Final = "Order the modules of statistics, and schedule the weeks at 6 hours a week"
 
-# Sample data: hours a module takes, and the modules it requires.
+# Sample data: the hours that a module takes, and the modules that must come before it.
 _SUBJECTS: Final[dict[str, dict[str, tuple[int, tuple[str, ...]]]]] = {
     "statistics": {
         "regression": (9, ("tests", "probability")),

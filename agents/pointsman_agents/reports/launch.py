@@ -15,7 +15,7 @@ __all__ = ["SAMPLE_REQUEST", "checklist", "critical", "team"]
 
 SAMPLE_REQUEST: Final = "Date the checklist for the launch on 2027-03-15, and find the critical steps"
 
-# Sample data: the duration of each step in days, and the steps that depend on the step.
+# Sample data: the duration of each step in days, and the steps that can start only after this step.
 _STEPS: Final[dict[str, tuple[int, tuple[str, ...]]]] = {
     "beta test": (21, ("fixes",)),
     "fixes": (10, ("announcement",)),
@@ -28,7 +28,7 @@ Launch = Annotated[str, Field(pattern=r"^\d{4}-\d{2}-\d{2}$", description="The d
 
 
 class Checklist(BaseModel):
-    """The last day on which each step can start, by its name."""
+    """The last day on which each step can start, by the name of the step."""
 
     summary: str
     starts: dict[str, str] = {}
@@ -94,7 +94,7 @@ def _day(launch: str) -> date:
     try:
         return date.fromisoformat(launch)
     except ValueError as error:
-        raise TaskError(f"{launch} is not a day of the calendar; give one as 2027-03-15") from error
+        raise TaskError(f"{launch} is not a day of the calendar; give a day in the form 2027-03-15") from error
 
 
 @cache

@@ -38,7 +38,7 @@ class History(BaseModel):
 
 
 class Interactions(BaseModel):
-    """`pairs` of drugs, each as "one + other"."""
+    """The pairs of drugs that interact. Each of `pairs` is a text of two names, such as "avolin + bentrix"."""
 
     summary: str
     pairs: list[str] = []

@@ -25,7 +25,7 @@ _PORTFOLIOS: Final = {
 
 
 class Valuation(BaseModel):
-    """Values in cents."""
+    """The value of the portfolio and of each position, in cents."""
 
     summary: str
     total: int = 0
@@ -33,7 +33,7 @@ class Valuation(BaseModel):
 
 
 class Trades(BaseModel):
-    """Units to buy, or to sell where negative."""
+    """The number of units to buy of each position. A negative number means units to sell."""
 
     summary: str
     units: dict[str, int] = {}

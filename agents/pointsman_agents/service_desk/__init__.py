@@ -1,4 +1,4 @@
-"""A service desk above two teams: callers send every request to the desk."""
+"""A service desk above two teams. Callers send every request to the desk, and the desk gives tasks to the teams."""
 
 from __future__ import annotations
 

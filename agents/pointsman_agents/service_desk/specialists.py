@@ -1,4 +1,4 @@
-"""The specialists, with the tools of the customer-service team and one additional tool."""
+"""The specialists of the service desk. They use the tools of the customer-service team, and one tool of their own."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _DELIVERIES: Final = {
     "C-1002": (1904, 0, ""),
     "C-1003": (0, 0, "no endpoint is registered"),
 }
-"""By customer: the deliveries in the last day, the failed deliveries, and the reason for the failures."""
+"""For each customer: the number of deliveries in the last day, how many of them failed, and why."""
 
 
 class Deliveries(BaseModel):
