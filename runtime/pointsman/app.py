@@ -1,4 +1,4 @@
-"""The composition root: only this module starts processes from a team, agents and settings."""
+"""The composition root: only this module builds and runs the services, such as a supervisor, a worker or a gateway."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from pointsman.errors import ConfigurationError
 from pointsman.settings import Settings, misspelled_variables
 from pointsman.telemetry import Telemetry
 
-# A worker's start has a budget (tests/unit/test_starting.py), so code that only a supervisor or a dashboard runs is
-# imported in the function that runs the code. The import of the supervisor's engine takes 0.1 s of CPU, the import of
-# the web server 0.15 s, and the import of a team's models 0.01 s.
+# The CPU time of a worker's start is limited (tests/unit/test_starting.py), so code that only a supervisor or a
+# dashboard runs is imported in the function that runs the code. The import of the supervisor's engine takes 0.1 s of
+# CPU, the import of the web server 0.15 s, and the import of a team's models 0.01 s.
 if TYPE_CHECKING:
     from pointsman_schemas.team import Team
 
@@ -45,8 +45,8 @@ __all__ = [
 T = TypeVar("T")
 
 _GC_THRESHOLD = 10_000
-"""Number of new containers after which the garbage collector runs. About ten workflows create this many containers,
-which take a few MB at most."""
+"""Number of new container objects, such as dicts, after which the garbage collector runs. About ten workflows create so
+many objects, which take a few MB at most."""
 
 
 async def supervise(target: str, settings: Settings) -> int:
@@ -60,7 +60,7 @@ async def supervise(target: str, settings: Settings) -> int:
         The exit code.
 
     Raises:
-        ConfigurationError: `target` names no team, or two under one name.
+        ConfigurationError: `target` names no team, or two teams with the same name.
     """
     from pointsman.engine.supervisor.engine import SupervisorEngine
 
@@ -76,7 +76,7 @@ async def supervise(target: str, settings: Settings) -> int:
         try:
             await asyncio.gather(*runs)
         finally:
-            stop.set()  # an engine that fails ends the process, after the other engines have finished their inputs
+            stop.set()  # if one engine fails, the other engines finish their inputs, and then the process ends
             await asyncio.wait(runs)
 
     async with AsyncExitStack() as stack:
@@ -95,8 +95,8 @@ async def work(targets: Sequence[str], settings: Settings, *, teams: Sequence[st
     Args:
         targets: Modules, files or `module:name`, each with agents.
         settings: The settings.
-        teams: The teams to which the agents belong. Each agent has a separate queue for each of these teams. Empty if
-            every team may use the agents.
+        teams: The teams to which the agents belong. Each agent has a separate queue for each of these teams. If no
+            team is given, every team may use the agents.
 
     Returns:
         The exit code.
@@ -144,7 +144,7 @@ async def dashboard(settings: Settings, *, hosts: Sequence[str], ready: Callable
     from pointsman.client.client import Client
     from pointsman.web.server import check_access, serve
 
-    # Check first, because the next step may wait for a broker without a limit.
+    # Check before the connection to the broker, because the connection may wait for the broker forever.
     users = check_access(settings.dashboard_host, settings.dashboard_token, settings.dashboard_users)
     async with AsyncExitStack() as stack:
         observed = _start_telemetry("dashboard", settings, stack)
@@ -174,7 +174,8 @@ async def gateway(settings: Settings, *, hosts: Sequence[str], ready: Callable[[
         The exit code.
 
     Raises:
-        ConfigurationError: the extra `gateway` is not installed, the port is in use, or a key is missing.
+        ConfigurationError: the extra `gateway` is not installed, the port is in use, or the gateway demands keys and
+            there is no key.
     """
     if not has_gateway():
         raise ConfigurationError("the gateway needs fastapi and pyjwt: pip install 'pointsman[gateway]'")
@@ -250,7 +251,7 @@ def _health(
 
 
 def _start_telemetry(name: str, settings: Settings, stack: AsyncExitStack, *, exposed: bool = False) -> Telemetry:
-    """Start telemetry, which `stack` stops. Warn about each variable that looks like a misspelled setting."""
+    """Start telemetry, and let `stack` stop it. Warn about each variable that looks like a misspelled setting."""
     observed = telemetry.setup(name, settings=settings, exposed=exposed)
     stack.push_async_callback(observed.shutdown)
     for variable, meant in misspelled_variables().items():
@@ -263,8 +264,8 @@ def _start_telemetry(name: str, settings: Settings, stack: AsyncExitStack, *, ex
 def _freeze_imports() -> None:
     """Exclude imported objects from garbage collection.
 
-    The collector would use up to a tenth of all CPU time to scan the imported objects. The objects of a message have
-    few cycles, so the collector also runs less often than by default.
+    The collector would use up to a tenth of all CPU time to scan the imported objects. In addition, the collector runs
+    less often than by default, because the objects of a message have few cycles.
     """
     gc.collect()
     gc.freeze()
@@ -308,7 +309,7 @@ def load_teams(target: str) -> tuple[Team, ...]:
         The teams, in order.
 
     Raises:
-        ConfigurationError: `target` names no team, or two teams with one name.
+        ConfigurationError: `target` names no team, or two teams with the same name.
     """
     from pointsman_schemas.team import Team
 

@@ -1,4 +1,4 @@
-"""Define agents, which have a card and run attempts. `@agent` makes an agent of a function with types."""
+"""Define agents, which have a card and run attempts. `@agent` makes an agent of a typed function."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = ["Agent", "Context", "FunctionAgent", "agent", "check_name_length", "f
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_MAX_NAME_CHARS = 58  # a consumer's name is `agent-` plus the agent's name, in at most 64 characters
+_MAX_NAME_CHARS = 58  # the name of the agent's consumer is `agent-` plus this name, and has at most 64 characters
 # The regular expression of semver.org. A version is checked, because NATS clients expect semantic versions of services.
 _NUMBER, _LABEL = r"(0|[1-9]\d*)", r"(0|[1-9]\d*|\d*[a-zA-Z-][\da-zA-Z-]*)"
 _BUILD = r"[\da-zA-Z-]+"
@@ -36,7 +36,7 @@ _VERSION = re.compile(rf"{_NUMBER}\.{_NUMBER}\.{_NUMBER}(-{_LABEL}(\.{_LABEL})*)
 
 
 class Agent(ABC):
-    """Agent that a worker can run: a card that describes it, and `run`."""
+    """Agent that a worker can run. `card` describes the agent, and `run` works on an attempt."""
 
     @property
     @abstractmethod
@@ -62,7 +62,7 @@ class Agent(ABC):
         """Open and check the resources of the agent, such as connections.
 
         The worker calls `open` on the event loop of `run`, before the worker takes work. A `ConfigurationError` ends
-        the worker with exit code 2. Any other exception is logged as a warning.
+        the worker with exit code 2. Any other exception is logged as a warning, and the worker continues.
         """
 
     async def close(self) -> None:  # noqa: B027  # most agents have no resource to release
@@ -73,7 +73,7 @@ class Agent(ABC):
 
 
 class FunctionAgent(Agent, Generic[P, R]):
-    """Agent made of a function. A call of the agent calls the function, so a test can call the agent.
+    """Agent made of a function. If a test calls the agent like a function, the function is called.
 
     Args:
         function: Async or plain function.
@@ -198,7 +198,7 @@ def agent(
         timeout: Limit of one attempt, in seconds.
         role: Role of the agent in a team.
         model: Name of the model on the card, for a function that calls a model itself.
-        reacts_to: Domain events that give the agent a task in a choreography.
+        reacts_to: Names of the domain events for which the agent gets a task, in a team with `Choreography`.
         approval: `required` if a person must allow each task of the agent.
         team: Team to which the agent belongs; by default every team may use the agent. The agent's full name is then
             `TEAM--NAME`, and the agent has its own queue. The team lists the name in `own_agents`.

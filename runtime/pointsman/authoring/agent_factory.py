@@ -1,7 +1,7 @@
 """Build an LLM agent for each task, from the specification in the task's input.
 
 The built agent can use only tools of the factory's list. No tool delegates work or builds agents, so the built agent
-can do neither. The factory sets its model, turns, tokens and time. The agent exists only for its task.
+can do neither. The factory sets the model and the limits of the built agent, which exists only for its task.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ class AgentSpec(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     instructions: Annotated[
-        str, Field(min_length=1, description="Role and method of the agent, for this task alone; its prompt")
+        str, Field(min_length=1, description="Prompt of the agent: its role and its method for this task only")
     ]
     tools: Annotated[
-        tuple[str, ...], Field(description="Tools that the agent may use, by name; as few as possible")
+        tuple[str, ...], Field(description="Names of the tools that the agent may use; as few as possible")
     ] = ()
     input: Annotated[JsonValue, Field(description="The data that the agent works on")] = None
     output: Annotated[
@@ -56,7 +56,7 @@ class AgentSpec(BaseModel):
 
 
 class AgentFactory(Agent):
-    """Agent that builds an LLM agent for each input, an `AgentSpec`, and returns the answer of the built agent.
+    """Agent whose input is an `AgentSpec`. It builds an LLM agent from the input and returns this agent's answer.
 
     The card lists the tools, because a planner chooses from these tools.
 
@@ -75,7 +75,7 @@ class AgentFactory(Agent):
         tokens: Largest number of tokens of one attempt, or None for no limit.
         max_tokens: Limit of one answer, in tokens.
         max_tools: Largest number of tools of one `AgentSpec`.
-        max_instructions: Longest instructions of one `AgentSpec`, in characters.
+        max_instructions: Largest length of the instructions of one `AgentSpec`, in characters.
         durable: Store the steps of an attempt on the bus, as for `LLMAgent`.
 
     Raises:
@@ -172,7 +172,7 @@ class AgentFactory(Agent):
             The agent, with the limits of this factory.
 
         Raises:
-            TaskError: The specification names a tool that is not on the list, or exceeds a limit; kind
+            TaskError: The specification names a tool that is not on the list, or exceeds a limit. The kind is
                 `invalid_input`.
         """
         wanted = tuple(dict.fromkeys(need.tools))

@@ -18,20 +18,20 @@ from pointsman_schemas.strict_json import compact_json, parse_json
 
 __all__ = ["AttemptRecord"]
 
-_CALL_PREFIX = "call-"  # the names of steps with the result of a call from code begin with this prefix
-_EVENT_PREFIX = "event-"  # the names of steps with an event that a tool emitted begin with this prefix
+_CALL_PREFIX = "call-"  # begins the name of a step that has the result of a tool call from code
+_EVENT_PREFIX = "event-"  # begins the name of a step that has an event emitted by a tool
 
 
 class AttemptRecord:
-    """Emitted events and approved calls of one attempt, shared by the copies of its state.
+    """Emitted events and approved calls of one attempt. All copies of the attempt's state share the record.
 
-    Without a journal the record ends with the process.
+    Without a journal, the record is lost when the process ends.
 
     Args:
         handoff: Handoff that the attempt works on.
         agent: Name of the agent.
         journal: Store of steps, or None.
-        now: Clock of the steps.
+        now: Function that returns the time of a new step.
         usage: Usage and hints of the attempt, to which restored steps add their usage and hints.
     """
 
@@ -53,9 +53,9 @@ class AttemptRecord:
         """Names of the steps that were counted, so that a further `load` does not count their usage and hints again."""
         self._steps: Mapping[str, Step] = {}
         self._calls: dict[str, Step] = {}
-        """Steps of the ended calls from code that a person had approved, by key."""
+        """Steps of the approved calls from code that have ended, by idempotency key."""
         self._approved: dict[str, tuple[str, Mapping[str, JsonValue]]] = {}
-        """Tool and arguments of each call that was started after a person's approval, by key."""
+        """Tool and arguments of each call that was started after a person's approval, by idempotency key."""
         self._questions: list[QuestionRequest] = []
         self._events: dict[str, EmittedEvent] = {}
         """Emitted events by key. A repeated try of a tool emits events with equal keys, so each event is here once."""
@@ -75,8 +75,8 @@ class AttemptRecord:
     ) -> Answer | None:
         """Return a person's verdict on a call, or None if no approval was requested yet.
 
-        Each verdict is for one call. So equal calls that were started earlier, or are in `ahead`, use up one verdict
-        each.
+        Each verdict is for one call. If several calls are equal, the calls that were started earlier use up the first
+        verdicts, and the calls in `ahead` use up the next verdicts.
 
         Args:
             tool: Name of the tool.
@@ -124,7 +124,8 @@ class AttemptRecord:
     async def load(self) -> Mapping[str, Step]:
         """Restore the record from the journal.
 
-        Restored calls use up their verdicts, and restored steps add their usage and hints to the result.
+        Restored calls use up their verdicts. Restored steps add their hints to the result, and the steps of this
+        attempt also add their usage.
 
         Returns:
             The steps of this attempt and of the attempts that it continues, by name.
@@ -177,7 +178,7 @@ class AttemptRecord:
             step: Step to store.
 
         Returns:
-            `step`; if a step was stored under this name earlier, the earlier step, which is then the valid step.
+            The valid step: `step`, or the earlier step if a step with this name was stored earlier.
 
         Raises:
             OversizeEventError: The step does not fit into a message.
@@ -201,12 +202,12 @@ class AttemptRecord:
             key: Idempotency key of the call.
             tool: Name of the tool.
             arguments: Arguments that the code gave.
-            value: Value of the tool; None if it failed.
+            value: Value that the tool returned; None if the tool failed.
             error: Reason of the failure; empty if the call succeeded.
             **fields: Usage and hints of the call.
 
         Returns:
-            The valid step, as `append` returns it.
+            The valid step. See `append`.
         """
         call = StepToolCall(id=key, name=tool, arguments=compact_json(dict(arguments)).decode())
         step = self.new_step(
@@ -225,7 +226,7 @@ class AttemptRecord:
 
         Args:
             key: Key of the event.
-            event: Event.
+            event: The event.
             lasting: True for an event of a tool. The event is stored as a step, so a worker that continues the attempt
                 can report the event without another run of the tool.
         """
@@ -234,7 +235,7 @@ class AttemptRecord:
         self._events[key] = event
 
     def new_step(self, name: str, **fields: object) -> Step:
-        """Return a step of this attempt, taken now.
+        """Return a step of this attempt with the present time.
 
         Args:
             name: Name of the step, unique within the attempt.

@@ -1,4 +1,4 @@
-"""State of a running attempt, for the runtime. A `Context` gives agents and tools a part of the state."""
+"""State of a running attempt. The runtime uses the state; agents and tools use a part of it through a `Context`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from pointsman_schemas.strict_json import as_json_value
 __all__ = ["AttemptState", "without_surrogates"]
 
 _enclosing_call: ContextVar[str] = ContextVar("pointsman_enclosing_call", default="")
-"""Span id of the call that encloses a new call, for the report of the new call; empty outside of calls."""
+"""Span id of the current call; empty outside of calls. The report of a call within this call names it as the parent."""
 
 
 class AttemptState:
@@ -46,17 +46,17 @@ class AttemptState:
         reporter: Receiver of reports, text and domain events.
         agent: Name of the agent.
         journal: Store of the steps of a tool loop, or None.
-        rate_limiter: Limits shared by the workers of a namespace, or None.
+        rate_limiter: Rate limits of the models, which all workers of a namespace share, or None.
         deliveries: Number of deliveries of the handoff, this delivery included. If the number is above 1, an earlier
             worker stopped or crashed.
         now: Clock that deadlines and reports use: the broker's time, not the clock of this machine.
         idempotency_key: Key of the task or, within a tool, of the tool call. Every attempt has the same key.
         interceptors: The worker's interceptors, outermost first. The type is `Any`, because an import of `Interceptor`
             here would be circular.
-        deps: Dependencies of a test, then of the agent, then of the worker's lifespans.
+        deps: Dependencies of a test, then of the agent. `all_deps` also has the values of the worker's lifespans.
         attempt_usage: Usage and hints that the result will contain.
         usage: Usage and hints of this call; outside of a call, the object `attempt_usage`.
-        handle: Cancellation flag and processes.
+        handle: Cancellation flag and child processes.
         files: Files that the attempt may read, and files that the attempt returns.
         record: Emitted events and approved calls.
         messages: Messages to the workflow that the attempt has read.
@@ -102,7 +102,7 @@ class AttemptState:
 
     @property
     def all_deps(self) -> tuple[object, ...]:
-        """Dependencies in the order of the search: of a test, of the agent, of the worker."""
+        """All dependencies in the order of the search: first of a test, then of the agent, then of the worker."""
         return (*self.deps, *self._worker_deps)
 
     @property
@@ -135,7 +135,7 @@ class AttemptState:
     def for_try(self, idempotency_key: str) -> AttemptState:
         """Return a copy for one try of a tool call.
 
-        The copy counts equal items from the start, so each try derives the same keys.
+        The copy counts equal items from zero, so each try derives the same keys.
 
         Args:
             idempotency_key: Key of the tool call.
@@ -155,7 +155,7 @@ class AttemptState:
         return other
 
     def with_deps(self, deps: Iterable[object]) -> AttemptState:
-        """Return a copy with further dependencies. The search order is: test, these dependencies, worker.
+        """Return a copy with further dependencies. They are searched after those of a test and before the worker's.
 
         Args:
             deps: Dependencies of the agent.
@@ -192,7 +192,7 @@ class AttemptState:
     def report_tool(
         self, name: str, *, call_id: str = "", description: str = ""
     ) -> AbstractAsyncContextManager[ReportedCall]:
-        """Report the block as one run of the tool `name`, with a span and a stored report, even after an error."""
+        """Report the block as one run of the tool `name`, with a span and a stored report, even if the block fails."""
         title, attributes = semconv.execute_tool(name, call_id=call_id, agent=self.agent, description=description)
         return self._report_call("tool", name, title, attributes, "internal")
 

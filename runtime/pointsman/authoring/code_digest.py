@@ -1,4 +1,4 @@
-"""Compute a digest of an agent's code, to distinguish two agents of one name."""
+"""Compute a digest of an agent's code, to distinguish two agents with the same name."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def code_digest(*parts: object) -> str:
     closure. Processes with equal code compute equal digests, on any machine.
 
     Args:
-        *parts: Functions, classes and plain values. Of any other object, only the class is covered.
+        *parts: Functions, classes and plain values. For any other object, the digest covers only its class.
 
     Returns:
         16 hexadecimal digits.

@@ -71,7 +71,7 @@ class Context:
             agent: Name of the agent.
             intent: Description of the task in words.
             results: Results of the tasks that this task depends on.
-            reporter: Receiver of reports, such as a `RecordingReporter` to check them. By default, reports are lost.
+            reporter: Receiver of reports. Pass a `RecordingReporter` to check them. By default, reports are dropped.
             deps: Dependencies for `dep`. They are searched before the agent's own dependencies.
             interceptors: Interceptors of tool calls and model calls, outermost first.
             idempotency_key: Key of the task.
@@ -137,7 +137,7 @@ class Context:
 
     @property
     def feedback(self) -> str:
-        """Reason why the output of the last attempt was rejected; empty at the first attempt."""
+        """Reason why the output of the previous attempt was rejected; empty at the first attempt."""
         return self.handoff.feedback
 
     @property
@@ -260,7 +260,7 @@ class Context:
         self._state.usage.set_outcome_hints(confidence=float(confidence))
 
     def replan(self, reason: str) -> None:
-        """Request a new plan from the supervisor. The supervisor plans when this result has arrived.
+        """Request a new plan. The supervisor asks the planner after the result of this attempt has arrived.
 
         Args:
             reason: Reason why the plan is not sufficient, for the planner.
@@ -327,7 +327,7 @@ class Context:
     def tool(self, name: str, *, call_id: str = "", description: str = "") -> AbstractAsyncContextManager[ReportedCall]:
         """Report the block as one run of a tool, with a span and a stored report, even if the block raises an error.
 
-        Use `tool` for a function that is not a `Tool`. A run by `call` is reported without this block.
+        Use `tool` for a function that is not a `Tool`. A `Tool` that runs by `call` is reported without this block.
 
         Args:
             name: Name of the tool.
@@ -431,10 +431,10 @@ class Context:
     # Messages
 
     async def messages(self) -> tuple[UserMessage, ...]:
-        """Return all messages to the workflow, from before the attempt and from during the attempt.
+        """Return all messages to the workflow that arrived before the attempt or have arrived since its start.
 
         `pointsman tell` and `Client.tell` send messages. Call this method between the steps of the work. New messages
-        have higher numbers than the messages of the last call. Each call is recorded. If the attempt continues in
+        have higher numbers than the messages of the previous call. Each call is recorded. If the attempt continues in
         another process, or after a question, its n-th call again returns the messages of the recorded n-th call.
 
         Returns:
@@ -448,7 +448,7 @@ class Context:
     # Tools and processes
 
     async def call(self, tool: RunnableTool, /, **arguments: object) -> JsonValue:
-        """Run a tool from code. Checks, timeout, retries and reports are the same as for a model's call.
+        """Run a tool from code. Checks, timeout, retries and reports are the same as when a model calls the tool.
 
         Args:
             tool: Function decorated with `@tool`.
@@ -482,7 +482,8 @@ class Context:
             cwd: Working directory. Default: the worker's working directory.
             env: Environment. Default: the worker's environment without model keys, `POINTSMAN_*` and the collector's
                 headers.
-            secrets: Names of excluded variables that the command gets nevertheless if `env` is None. Default: none.
+            secrets: Names of variables that the default environment excludes and that the command needs. They are used
+                only if `env` is None. Default: none.
 
         Returns:
             Exit code, standard output and standard error.

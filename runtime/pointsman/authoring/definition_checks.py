@@ -36,7 +36,8 @@ def tools_by_name(tools: Sequence[Tool[..., Any]], agent: str, durable: bool) ->
         The tools by name.
 
     Raises:
-        ConfigurationError: Two tools have the same name, or one approval could allow two calls of a tool.
+        ConfigurationError: Two tools have the same name. Or the agent is not durable, and a tool that needs an approval
+            is not idempotent, so one approval could allow two calls of this tool.
     """
     repeated = [tool for tool, count in Counter(tool.name for tool in tools).items() if count > 1]
     if repeated:
@@ -90,7 +91,7 @@ def model_specs(model: Any, agent: str) -> tuple[str | Model | None, ...]:
         ConfigurationError: A given value cannot be a model.
     """
     if isinstance(model, Sequence) and not model:
-        raise ConfigurationError(f"agent {agent} has model={model!r}; name at least one, or None for the default")
+        raise ConfigurationError(f"agent {agent} has model={model!r}; name at least one, or pass None for the default")
     specs = tuple(model) if isinstance(model, Sequence) and not isinstance(model, str) else (model,)
     for each in specs:
         if not (each is None or isinstance(each, str) or (hasattr(each, "complete") and not isinstance(each, type))):

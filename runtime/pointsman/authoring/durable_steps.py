@@ -1,4 +1,4 @@
-"""Durable steps of an attempt's tool loop. Each step is stored before the agent uses the step, and is not repeated."""
+"""Durable steps of an attempt's tool loop. A step is stored before it is used. A stored step is not repeated."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class DurableSteps:
     async def model_reply(self, turn: int, ask: Callable[[AttemptState], Awaitable[ModelReply]]) -> ModelReply:
         """Return the model's stored answer of a turn. If no answer is stored, return the answer of `ask`.
 
-        An answer without calls is not stored, because it ends the attempt, or the model gets one chance to repair it.
-        If the process ends before the result is stored, the next worker calls the model again.
+        An answer without tool calls is not stored, because no tool acts on the answer. If the process ends before the
+        attempt's result is stored, the next worker calls the model again.
 
         Args:
             turn: Number of the turn, from 1.
@@ -83,8 +83,8 @@ class DurableSteps:
     async def _adopt_reply(self, turn: int, step: Step) -> ModelReply:
         """Return the answer of an earlier attempt that ended to ask a person, and store the answer for this attempt.
 
-        The earlier attempt did not start the calls that have no result, so this attempt may start them. The new step
-        shows a worker that takes over this attempt that the calls may have been started since then.
+        The earlier attempt did not start the calls that have no result, so this attempt may start them. If another
+        worker takes over this attempt, the new step shows that this attempt may have started the calls.
         """
         state = self._state
         if state.journal is not None:
@@ -108,7 +108,7 @@ class DurableSteps:
         return await self._state.messages.read_new(turn, step, answered=answered, fetch=fetch)
 
     def lost_calls(self) -> int:
-        """Return the number of model calls that crashed workers may have had in progress. The next call returns 0."""
+        """Return the number of model calls that crashed workers may have had in progress, and set this number to 0."""
         lost, self._lost = self._lost, 0
         return lost
 
@@ -120,7 +120,7 @@ class DurableSteps:
             place: Place of the call in the turn, from 0.
 
         Returns:
-            The text, and True if the text is an error. None without a stored result.
+            The text, and True if the text is an error. None if no result is stored.
         """
         step = self._steps.get(f"result-{turn}-{place}")
         return (step.text, step.is_error) if step is not None else None
@@ -133,7 +133,7 @@ class DurableSteps:
             places: Places of calls in the turn.
 
         Returns:
-            The places of those calls.
+            The places of the calls.
         """
         if turn not in self._continued:
             return []
@@ -152,7 +152,8 @@ class DurableSteps:
             **fields: Usage and hints of the call.
 
         Returns:
-            The text and the error flag of the valid result: the earlier result if another worker stored a result first.
+            The text and the error flag of the valid result. If another worker has stored a result first, that result is
+            valid.
         """
         self._lost = 0  # the crashed worker had called this tool, so it had no model call in progress
         if self._state.journal is None:

@@ -18,7 +18,7 @@ from pointsman_schemas.files import File
 __all__ = ["ContextFile", "FileContent", "FileSource", "FileTransfer", "Files", "guess_media_type", "save_pieces"]
 
 FileContent: TypeAlias = "bytes | Path | BinaryIO | Iterable[bytes] | AsyncIterable[bytes]"
-"""The content of a new file: bytes, the path of a file, an open file, or pieces."""
+"""The content of a new file: bytes, the path of a file, an open binary file, or pieces of bytes."""
 
 _PIECE_BYTES = 131_072
 _DEFAULT_READ_BYTES = 32 * 1024 * 1024
@@ -46,8 +46,8 @@ class ContextFile:
 
     Args:
         file: The reference to the file.
-        source: The source of its content; None in a test without files.
-        origin: `request`, or the task that returned the file.
+        source: The source of the file's content; None in a test without files.
+        origin: `request`, or the id of the task that returned the file.
     """
 
     def __init__(self, file: File, source: FileSource | None, origin: str) -> None:
@@ -134,7 +134,8 @@ class ContextFile:
 class Files(Mapping[str, ContextFile]):
     """The files of an attempt by name, and the files that the agent returns.
 
-    If several files have the same name, the key of each later file is its task and its name, such as `scan/page.png`.
+    If several files have the same name, the key of the first file is the name. The key of each further file is its task
+    and the name, such as `scan/page.png`.
 
     Args:
         files: The files that the attempt may read.

@@ -38,7 +38,7 @@ class AttemptInvocation:
 
     Attributes:
         agent: Card of the agent.
-        handoff: Task with its input. `dataclasses.replace` gives the agent a changed handoff.
+        handoff: Task with its input. To change the handoff, pass a copy made with `dataclasses.replace` to `next`.
         context: Context of the attempt.
     """
 
@@ -53,8 +53,8 @@ class ToolInvocation:
 
     Attributes:
         tool: Name of the tool.
-        arguments: Arguments that fit the tool's schema. `dataclasses.replace` gives the tool other arguments, which are
-            checked again.
+        arguments: Arguments that fit the tool's schema. To change the arguments, pass a copy made with
+            `dataclasses.replace` to `next`. The changed arguments are checked again.
         context: Context of the caller.
         call_id: Id that the model gave the call; empty for a call from code.
     """
@@ -72,7 +72,8 @@ class ModelInvocation:
     Attributes:
         provider: Provider of the model.
         model: Name of the model.
-        request: Request. `dataclasses.replace` sends a changed request; its `max_tokens` may be lowered, not raised.
+        request: Request. To change the request, pass a copy made with `dataclasses.replace` to `next`. You can lower
+            `max_tokens`, but not raise it.
         context: Context of the attempt.
         attempt: Number of the try of this call, from 1.
     """

@@ -39,7 +39,7 @@ class InputType(Generic[T]):
     def from_json(self, value: JsonValue) -> T:
         """Convert a JSON value to the type.
 
-        If the type is text, an object with a `request` is also valid, because a planned task has such an input by
+        If the type is text, an object with a text `request` is also valid, because a planned task has such an input by
         default.
 
         Args:
@@ -95,7 +95,7 @@ class OutputType:
 
         Raises:
             TaskError: The value does not fit the type, or JSON cannot represent it; kind `invalid_output`, not
-                retryable. The message gives the path, but never the content.
+                retryable. The message names the path of the problem in the value, but never the content.
         """
         try:
             return self._write(value)

@@ -1,4 +1,4 @@
-"""Name the keyword that an author probably meant, if a definition has an unknown keyword."""
+"""Refuse an unknown keyword in a definition, and name the keyword that the author probably meant."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def check_keywords(function: Callable[P, R]) -> Callable[P, R]:
     """Let a function or an `__init__` refuse an unknown keyword with the name that was probably meant.
 
     Args:
-        function: The function. Its keywords are named in its signature.
+        function: The function. Its signature names all keywords, so it has no `**keywords`.
 
     Returns:
         The function with the check. An unknown keyword raises a `TypeError`.

@@ -1,4 +1,4 @@
-"""Lifespans are resources of a worker, such as a database pool, that are open from its start to its end."""
+"""Lifespans are resources of a worker, such as a database pool. They are open from the worker's start to its end."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class Lifespan(Generic[T]):
-    """Resources of a worker. A call returns an async context manager that opens the resources, also in a test.
+    """Resources of a worker. A worker or a test calls the lifespan to get an async context manager that opens them.
 
     Args:
         function: Async generator function that yields once, or function that returns an async context manager.

@@ -1,7 +1,8 @@
-"""Define an agent by a prompt, a model, tools and an output type. It runs a bounded loop of model calls and tool calls.
+"""Define an agent by a prompt, a model, tools and an output type. The agent calls the model and the tools in a loop.
 
-Each tool call of the model gets exactly one result. The error of a tool is also a result. If a provider fails, the
-agent repeats the model call a few times. If the last try fails, the attempt fails with the provider's error.
+The number of model calls is limited. Each tool call of the model gets exactly one result. The error of a tool is also a
+result. If a provider fails, the agent repeats the model call a few times. If the last try fails, the attempt fails with
+the provider's error.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ __all__ = ["LLMAgent"]
 
 _MAX_MISNAMED: Final = 5  # largest number of misnamed fields in one message to the model
 MAX_UNUSABLE_CHARS: Final = 4_000
-"""Longest part of an unusable answer in the log, in characters. The part is long enough to show the model's mistake."""
+"""Number of characters of an unusable answer that the log keeps. They are enough to show the model's mistake."""
 
 
 class LLMAgent(Agent):
@@ -67,16 +68,16 @@ class LLMAgent(Agent):
     Args:
         name: Name of the agent.
         description: Purpose of the agent. Planners choose agents by this text.
-        instructions: Prompt, or the path of a file with the prompt. The file is read at once.
+        instructions: Prompt, or the path of a file with the prompt. The file is read when the agent is defined.
         tools: Tools and sources of tools, such as `mcp_tools(...)`.
         input: Type against which the input of a handoff is checked, or None for any input.
         output: Pydantic model of the answer, or None for text.
         output_name: Name of the answer's schema for the provider.
         deps: Values, such as a database or a client, which tools get by their type: `context.dep(Database)`. The agent
-            does not close them.
+            does not close the values.
         model: `openai:NAME`, `openai-responses:NAME`, `anthropic:NAME`, `offline`, a model object, or None. None means
-            the model that the environment names at the first use. In a list, the next model is tried when a model
-            fails.
+            the model that the environment names at the first use. If you pass a list and a model fails, the next
+            model is tried.
         role: Role of the agent in a team.
         skills: Skills of the agent.
         intents: Intents that the agent serves.
@@ -96,9 +97,9 @@ class LLMAgent(Agent):
             with the kind `limit`.
         max_tokens: Limit of one answer, in tokens.
         temperature: Temperature of the model, or None for the provider's default.
-        durable: Store each answer that calls tools, and each result of a tool, on the bus before the agent acts on it.
-            A worker that receives the attempt after another worker crashed continues after the last stored step. If a
-            tool was running at the crash, an `idempotent` tool is run again; otherwise the attempt ends with
+        durable: True to store each answer that calls tools, and each result of a tool, on the bus before the agent
+            acts on it. A worker that receives the attempt after another worker crashed continues after the last stored
+            step. If a tool was running at the crash, an `idempotent` tool is run again; otherwise the attempt ends with
             `outcome_unknown`. Without `durable`, an attempt starts from the beginning after a crash or after a person's
             answer: the model is called again, and finished tools run again, with the same idempotency keys if the model
             repeats the calls. So without `durable`, a tool with `approval` must be `idempotent`.
@@ -107,7 +108,7 @@ class LLMAgent(Agent):
         listen: Give the model the new messages to the workflow before each model call. Without `listen`, the model
             gets only the messages that arrived before the attempt.
         extractor: Tool that returns the text of a file if the model cannot read the file: `extract(name, context)`.
-            Images and PDF files are given to models as they are, and text files as text.
+            Images and PDF files are given unchanged to models that accept them. Text files are given as text.
         clock: Clock of the pauses between tries and of the deadline; by default the system's clock.
 
     Raises:
@@ -335,7 +336,7 @@ class LLMAgent(Agent):
         )
         calls = ModelCalls(self._card.name, self.models, self._tokens, self._clock)
         for _ in range(run.steps.lost_calls()):
-            calls.record_lost_call(request, run.state)  # not in a step: a next worker counts all lost calls again
+            calls.record_lost_call(request, run.state)  # not in a step: the next worker counts all lost calls itself
         return await calls.complete(request, state)
 
     def _text_receiver(self, state: AttemptState) -> Callable[[str], None] | None:
@@ -400,9 +401,9 @@ class LLMAgent(Agent):
 
 
 def _with_messages(turns: Sequence[Turn], messages: Sequence[UserMessage]) -> list[Turn]:
-    """Return the turns with the messages in the last turn, or in a new turn if the last turn is not the user's.
+    """Return the turns with the messages added to the last turn, or in a new turn if the last turn is not the user's.
 
-    A user's last turn is extended, because some providers refuse two turns of the user in a row.
+    The user's last turn is extended, because some providers refuse two turns of the user in a row.
     """
     text = write_messages(messages)
     if turns[-1].role == "user":
@@ -411,7 +412,7 @@ def _with_messages(turns: Sequence[Turn], messages: Sequence[UserMessage]) -> li
 
 
 def _misnamed_fields(output: type[BaseModel], answer: dict[str, JsonValue]) -> str:
-    """Return the problem of fields with almost the name of a missing field, because their values would be lost."""
+    """Name the fields of an answer that are probably misspelled fields of `output`. Their values would be lost."""
     misnamed = [each for each in find_unknown_fields(output, answer) if each.meant]
     return "; ".join(f"{each.path} {each.message}" for each in misnamed[:_MAX_MISNAMED])
 
@@ -426,7 +427,7 @@ def _repair_message(problem: str, schema: Mapping[str, JsonValue] | None) -> str
 
 
 def _check_reply(reply: ModelReply, agent: str) -> None:
-    """Raise an error for a reply that is not an answer, because the same request would get the same reply.
+    """Raise an error if a reply is a refusal or was cut off. A repair would not help: it would get the same reply.
 
     Raises:
         RefusedError: The model or the provider's filter refused.

@@ -24,10 +24,11 @@ if TYPE_CHECKING:
 __all__ = ["McpTools", "mcp_tools"]
 
 MAX_TOOLS: Final = 64
-"""Limit of the tools of one server, because every request sends all tools to the model. `only` chooses the tools."""
+"""Largest number of tools of one server. There is a limit, because each request sends all tools to the model. With the
+argument `only`, an author chooses the tools."""
 _START_TIMEOUT_S: Final = 30.0  # enough for a slow machine to start an interpreter and to import modules
 _CLOSE_TIMEOUT_S: Final = 5.0
-_PROBE_TIMEOUT_S: Final = 5.0  # longest wait for the answer to a probe of a connection that may be closed
+_PROBE_TIMEOUT_S: Final = 5.0  # longest wait for the answer when a connection that may be closed is probed
 _HTTP_TIMEOUT_S, _HTTP_READ_TIMEOUT_S = 30.0, 300.0  # the SDK's values; long, because a server may stream a response
 
 _statuses: ContextVar[list[int] | None] = ContextVar("pointsman_mcp_statuses", default=None)
@@ -37,9 +38,9 @@ _log = get_logger(__name__)
 
 
 class McpTools:
-    """Tools of one MCP server, connected at the first use, and again after the connection broke.
+    """Tools of one MCP server. The connection is opened at the first use, and again after it broke.
 
-    Each connection has its own asyncio task on the event loop of its user, because a connection must be closed by the
+    Each connection has its own asyncio task on the event loop of the caller, because a connection must be closed by the
     task that opened the connection.
     """
 
@@ -108,7 +109,7 @@ class McpTools:
         try:
             return await self._call_once(name, arguments)
         except _SessionLostError:
-            raise TaskError(f"{self._name} does not keep a session", retryable=True) from None
+            raise TaskError(f"the MCP server {self._name} lost two sessions in a row", retryable=True) from None
 
     async def _call_once(self, name: str, arguments: Mapping[str, JsonValue]) -> Any:
         from mcp import MCPError
@@ -182,7 +183,7 @@ class McpTools:
         living.cancel()
 
     async def client(self) -> Client:
-        """Return the client of a connected server. The possible errors are in the docstring of `tools`."""
+        """Return the connected client of the server. The docstring of `tools` lists the possible errors."""
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
             self._loop, self._lock, self._client, self._connection_task = loop, asyncio.Lock(), None, None
@@ -243,7 +244,7 @@ class McpTools:
 
     async def _listen(self, client: Client) -> None:
         """Subscribe to changes of the list of tools, if the server's protocol has subscriptions."""
-        # Servers with earlier protocols refuse the subscription and send the notifications to `_on_message` anyway.
+        # A server with an earlier protocol refuses the subscription, but sends its notifications to `_on_message`.
         with suppress(Exception):
             async with client.listen(tools_list_changed=True) as events:
                 async for _ in events:
@@ -308,11 +309,12 @@ def mcp_tools(
     Args:
         server: URL of a server over streamable HTTP, or the command of a server over standard input and output, as a
             list.
-        only: Tools to use; all by default.
+        only: Names of the tools to use; all by default.
         timeout: Limit of each call, in seconds. In addition, a server has half a minute to start.
-        idempotent: Tools that may run twice, in addition to tools that the server marks as read-only or idempotent.
-        approval: Tools whose calls need the approval of a person, one approval for each call.
-        env: Variables for a command, in addition to the few variables of this process that the command gets.
+        idempotent: Names of tools that may run twice, in addition to the tools that the server marks as read-only or
+            idempotent.
+        approval: Names of tools of which a person must allow each call.
+        env: Environment variables of a command, in addition to a few, such as PATH, that it inherits.
         prefix: Text before the name of each tool, such as `files_`.
         headers: Headers of each HTTP request.
         authorization: Value of the header `Authorization`, such as `Bearer TOKEN`, or a function that returns it for

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["McpServer", "McpTool", "result_value", "safe_name"]
 
 MAX_NAME_CHARS: Final = 64
-"""Characters of a tool's name that all providers accept."""
+"""Largest length of a tool's name that all providers accept, in characters."""
 
 
 class McpServer(Protocol):
@@ -39,7 +39,7 @@ class McpServer(Protocol):
 
 
 class _ObjectArguments(ToolArguments):
-    """The arguments of a tool of an MCP server: any object. The server checks the object."""
+    """The arguments of a tool of an MCP server. Any object is accepted, because the server checks it."""
 
     def parse(self, text: str) -> BaseModel:
         try:
@@ -110,7 +110,7 @@ def safe_name(name: str, taken: Mapping[str, object]) -> str:
 
 
 def result_value(result: CallToolResult) -> Any:
-    """Return the value of a call as JSON, or as text.
+    """Return the value of a call: the structured content as JSON or, without structured content, the text.
 
     Args:
         result: The answer of the server.

@@ -1,4 +1,4 @@
-"""Call a chain of models within the budget. Retry calls that may succeed, and measure and count each call."""
+"""Call the models of an agent within the budget. Retry a call after a transient failure, and count each call."""
 
 from __future__ import annotations
 
@@ -30,14 +30,16 @@ from pointsman_schemas.events import ErrorKind, Usage
 __all__ = ["ESTIMATED_ANSWER_TOKENS", "MAX_TRIES", "MAX_WAIT_S", "ModelCalls"]
 
 MAX_TRIES: Final = 3
-"""Tries of one call when a provider fails transiently. Then the attempt fails, and the supervisor retries the task:
-a waiting retry of the supervisor survives a restart and occupies no slot of a worker."""
+"""Largest number of tries of one call if the provider fails transiently. If the last try fails, the attempt fails, and
+the supervisor retries the task. A retry that waits at the supervisor survives a restart and occupies no slot of a
+worker."""
 MAX_WAIT_S: Final = 20.0
 """Longest pause between two tries. If a provider asks for a longer pause, the supervisor schedules the retry."""
 MAX_ADAPTATIONS: Final = 8
-"""Changes of a refused request in one call of a model. If the server refuses the last change, the model has failed."""
+"""Largest number of changes of one refused request. If the server refuses the last change, the model has failed."""
 ESTIMATED_ANSWER_TOKENS: Final = 300
-"""Expected tokens of an answer, reserved from the shared limits before a call. The actual usage then replaces them."""
+"""Number of tokens that are reserved from the shared limits for the answer of a call. After the call, the actual usage
+replaces the reservation."""
 
 _log = get_logger(__name__)
 
@@ -49,7 +51,7 @@ class ModelCalls:
     Attributes:
         agent: Name of the agent.
         models: Models in the order in which they are tried.
-        tokens: Tokens that one attempt may use, or None for no limit.
+        tokens: Largest number of tokens of one attempt, or None for no limit.
         clock: Clock of pauses and durations.
     """
 
@@ -61,8 +63,8 @@ class ModelCalls:
     async def complete(self, request: ModelRequest, state: AttemptState) -> ModelReply:
         """Return the reply of the first model that answers.
 
-        The models are tried in turn. Then the models that failed transiently are tried again, after a pause. The length
-        of an answer is limited by `request` and by the remaining budget.
+        The models are tried in turn. After a pause, the models that failed transiently are tried again. `request` and
+        the remaining budget limit the length of an answer.
 
         Args:
             request: Request without the name of a model.
@@ -72,7 +74,7 @@ class ModelCalls:
             The reply.
 
         Raises:
-            ModelError: No model answered. The error is from the model that may be called again the earliest.
+            ModelError: No model answered. The error is from the model that can be called again first.
             TaskError: The budget is used up, or the rest of the budget is too small for this call; kind `limit`.
             InvariantError: The loop ended without a reply or an error, because of a bug in this code.
         """
@@ -114,7 +116,9 @@ class ModelCalls:
     async def _call_adapting(
         self, model: Model, request: ModelRequest, attempt: int, state: AttemptState
     ) -> ModelReply:
-        """Return the answer of one model. If its adapter changes a refused request, send the changed request at once.
+        """Return the answer of one model.
+
+        If the model's adapter changes a refused request, the changed request is sent at once.
 
         Raises:
             ModelError: The model failed.
@@ -251,7 +255,7 @@ class _TooLittleError(TaskError):
 
 
 async def _send(model: Model, request: ModelRequest, call: ReportedCall, count: Callable[[Usage], None]) -> ModelReply:
-    """Send one request, count its usage (also after a failure), and describe the request on the call's span."""
+    """Send one request, and describe it on the call's span. Count the usage, also after a failure."""
     call.set_attributes(content_capture.request_attributes(request))
     received: list[str] = []
     try:

@@ -1,4 +1,7 @@
-"""Give the files of a task to a model, as native blocks, as text or only by name."""
+"""Give the files of a task to a model: as native blocks, as text, or only by name.
+
+A native block is a part of a request in which the provider's API accepts a file, such as an image or a PDF file.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,8 @@ FILES_RULE = (
 )
 
 _MAX_NATIVE_BYTES = 20 * 1024 * 1024
-"""Bytes of all native blocks of a request together. Base64 adds a third, and the providers' limits are 32 to 50 MB."""
+"""Largest size of all native blocks of a request together, in bytes. Base64 makes the blocks a third larger, which is
+still below the providers' limits of 32 to 50 MB."""
 _MAX_TEXT_BYTES = 200_000
 """Largest text file in the prompt, in bytes, and longest text of an extractor, in characters."""
 _TEXT_TYPES = ("application/json", "application/xml", "application/yaml", "application/x-ndjson")
@@ -35,7 +39,7 @@ class ModelFiles:
     """The files of a task, in the form for a model.
 
     Attributes:
-        listed: The description of each file, with its text if the file is given as text.
+        listed: The description of each file. It contains the text of a file that is given as text.
         attachments: The files that the model receives as native blocks.
     """
 
@@ -52,7 +56,7 @@ async def read_model_files(
         context: Context of the attempt.
         role: Role of the agent. Agents of the role `work` get the contents; other roles get only the list.
         models: Models of the agent. A file is a native block only if all models accept it.
-        extractor: Tool that returns the text of other files, or None.
+        extractor: Tool that returns the text of other files. None if the agent has no such tool.
 
     Returns:
         The files.
@@ -80,17 +84,17 @@ async def read_model_files(
 
 
 def check_extractor(extractor: Tool[..., Any] | None, agent: str) -> Tool[..., Any] | None:
-    """Return `extractor` if it takes the name of a file.
+    """Return `extractor` after a check of its arguments.
 
     Args:
-        extractor: Tool, or None.
+        extractor: Tool. None if the agent has no such tool.
         agent: Name of the agent, for the error message.
 
     Returns:
-        The tool.
+        `extractor`.
 
     Raises:
-        ConfigurationError: The tool does not have the parameter `name`, or requires other parameters.
+        ConfigurationError: The tool does not have the argument `name`, or requires an argument other than `name`.
     """
     if extractor is None:
         return None
@@ -98,8 +102,9 @@ def check_extractor(extractor: Tool[..., Any] | None, agent: str) -> Tool[..., A
     properties, required = parameters.get("properties"), parameters.get("required", [])
     if not isinstance(properties, dict) or "name" not in properties or required not in (["name"], []):
         raise ConfigurationError(
-            f"the extractor {extractor.spec.name} of agent {agent} must take one argument, the `name` of a file in "
-            "context.files; write `async def extract(name: str, context: Context) -> str`"
+            f"the extractor {extractor.spec.name} of agent {agent} must take the argument `name`, a name in "
+            "context.files, and may require no other argument except the Context; write "
+            "`async def extract(name: str, context: Context) -> str`"
         )
     return extractor
 

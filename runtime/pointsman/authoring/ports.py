@@ -63,7 +63,7 @@ class RecordingReporter:
     """Reporter for tests, which stores all reports, events and text.
 
     Attributes:
-        reports: Progress, tool calls and model calls.
+        reports: Reports of progress, tool calls and model calls.
         events: Domain events.
         deltas: Pieces of text.
     """
@@ -115,7 +115,7 @@ class AttemptHandle:
 
 @dataclass(slots=True)
 class AttemptUsage:
-    """Usage and hints for the result, of an attempt or of one recorded call in the attempt.
+    """Usage and hints of an attempt, or of one recorded call in the attempt. The result of the attempt contains them.
 
     Attributes:
         usage: Calls, tokens and cost so far.
@@ -132,8 +132,8 @@ class AttemptUsage:
     def add(self, usage: Usage) -> None:
         """Count `usage` for this call and for the attempt, but not for calls that surround this call.
 
-        The steps of all calls are added when an attempt is restored. So the step of a surrounding call must not contain
-        the usage of an inner call.
+        When an attempt is restored, the usage of the steps of all calls is added. If the step of a surrounding call
+        contained the usage of an inner call, this usage would be counted twice.
 
         Args:
             usage: Usage of a model call.
@@ -144,7 +144,7 @@ class AttemptUsage:
             self.usage += usage
 
     def set_outcome_hints(self, *, confidence: float | None = None, replan_hint: str | None = None) -> None:
-        """Set the given hints for this call and for all surrounding calls and the attempt.
+        """Set the given hints for this call, for all calls that surround this call, and for the attempt.
 
         Args:
             confidence: Confidence from 0 to 1; None keeps the current value.
@@ -212,15 +212,15 @@ class CallPermit:
     """Permission to make one model call now.
 
     Attributes:
-        release: Function that ends the call and never waits. Its arguments are the used tokens, and the seconds during
-            which the provider accepts no other call, or None.
+        release: Function to call at the end of the model call. It never waits. The first argument is the number of used
+            tokens. The second argument is the number of seconds for which the provider refuses further calls, or None.
     """
 
     release: Callable[[int, float | None], None]
 
 
 class RateLimiter(Protocol):
-    """Limits of model providers, shared by all workers of a namespace."""
+    """Rate limits of model providers. All workers of a namespace share the limits."""
 
     async def acquire(self, model: Model, tokens: int, patience: float) -> CallPermit | None:
         """Wait until a call may be made.
@@ -231,7 +231,7 @@ class RateLimiter(Protocol):
             patience: Longest wait, in seconds.
 
         Returns:
-            A permit, or None if nothing limits the model.
+            A permit, or None if the model has no rate limit.
 
         Raises:
             ModelError: The wait would be longer than `patience`; kind `rate_limited`.
@@ -261,7 +261,7 @@ class StepJournal(Protocol):
             step: Step to store.
 
         Returns:
-            `step`; if a step was stored under this name earlier, the earlier step, which is then the valid step.
+            The valid step: `step`, or the earlier step if a step with this name was stored earlier.
 
         Raises:
             OversizeEventError: The step does not fit into a message.

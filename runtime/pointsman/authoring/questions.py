@@ -17,7 +17,7 @@ MAX_CHOICES: Final = 100
 """Largest number of choices of one question."""
 
 NO_DEFAULT: Final[Any] = object()
-"""Value of `default` for a question without a default answer. Such a question fails if no answer arrives in time."""
+"""Value of `default` for a question without a default answer. If no answer arrives in time, `ask` raises an error."""
 
 
 def ask(

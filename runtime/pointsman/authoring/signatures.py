@@ -1,4 +1,4 @@
-"""The signatures of functions that agents and tools call."""
+"""Read the signatures of the functions that agents and tools call."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Signature:
     """Signature of a function that an agent or a tool calls.
 
     Attributes:
-        parameters: Parameters without the `Context`, by name.
+        parameters: Parameters, without the parameter for the `Context`.
         context: Name of the parameter that takes the `Context`, or None.
         returns: Type of the result.
         is_async: True if the function is async.
@@ -63,13 +63,13 @@ def signature_of(function: Callable[..., Any], owner: str, namespace: Mapping[st
         The signature.
 
     Raises:
-        ConfigurationError: The function cannot be called by argument name, lacks an annotation, or is a generator.
+        ConfigurationError: The function is a generator, or a parameter has no annotation or cannot be passed by name.
     """
     if not inspect.isroutine(function):
         below = getattr(inspect.unwrap(function), "__code__", None)
         where = f" of {below.co_name} at {below.co_filename}:{below.co_firstlineno}" if below else ""
         raise ConfigurationError(
-            f"{owner} is a {type(function).__name__}{where}; decorate a function, `def` or `async def`, once"
+            f"{owner} is a {type(function).__name__}{where}; decorate a function (`def` or `async def`), and only once"
         )
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise ConfigurationError(

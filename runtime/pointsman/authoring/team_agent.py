@@ -41,7 +41,7 @@ class TeamAgent(Agent):
 
     @property
     def shared(self) -> Agent:
-        """The wrapped agent. If a worker runs several `TeamAgent`s with this agent, they share its slots."""
+        """The wrapped agent. All `TeamAgent`s of a worker that wrap this agent share the slots of the agent."""
         return self._agent
 
     @property

@@ -36,7 +36,8 @@ class ToolArguments:
     def __init__(self, tool: str, parameters: Sequence[Parameter]) -> None:
         self._tool = tool
         self._names = {f"p{number}": parameter.name for number, parameter in enumerate(parameters)}
-        # A pydantic model refuses some names that a parameter may have. So the fields get numbers, and aliases.
+        # A pydantic model refuses some names that a parameter may have. So the fields are named p0, p1 and so on, and
+        # the names of the parameters are their aliases.
         fields: dict[str, Any] = {
             key: (parameter.annotation, Field(... if parameter.required else parameter.default, alias=parameter.name))
             for key, parameter in zip(self._names, parameters, strict=True)
@@ -89,7 +90,7 @@ class ToolArguments:
         except ValidationError as error:
             raise self.refusal(describe(error)) from None
         try:
-            writer_of(self._model).check(checked)  # pydantic does not check instances again that were changed
+            writer_of(self._model).check(checked)  # pydantic does not check an instance again after a change
         except ValidationError as error:
             raise self.refusal(_FIELD_KEY.sub(lambda found: self._names[found[0]], describe(error))) from None
         except Exception as error:  # a validator may raise any error for a changed instance

@@ -21,11 +21,12 @@ from pointsman_schemas.events import Answer, ErrorKind, QuestionRequest
 __all__ = ["MAX_PARALLEL_CALLS", "MAX_REPEATS", "ToolTurns", "truncate"]
 
 MAX_REPEATS: Final = 2
-"""Turns that may call a tool with equal arguments: two for a second read, but no more, so that a loop ends."""
+"""Largest number of turns that may call a tool with equal arguments. A second call may read a value again. A third call
+is refused, so that an endless loop of the model ends."""
 MAX_PARALLEL_CALLS: Final = 32
-"""Tool calls that run in one turn. Further calls are refused, and the model may repeat the refused calls."""
+"""Largest number of tool calls that run in one turn. Further calls are refused; the model may repeat them later."""
 MAX_RESULT_CHARS: Final = 50_000
-"""Characters of a tool's result that the model receives, which are some 12,000 tokens. The rest is cut off."""
+"""Largest number of characters of a tool's result that the model receives, some 12,000 tokens. The rest is cut off."""
 
 
 @dataclass(slots=True)
@@ -57,7 +58,7 @@ class ToolTurns:
             One result for each call.
 
         Raises:
-            AnswerRequiredError: A person must allow calls first.
+            AnswerRequiredError: A person must allow a call first, or a tool asks a person.
             TaskError: A tool that is not idempotent was running when its worker crashed; kind `outcome_unknown`.
         """
         self.call_counts.update({(call.name, call.arguments) for call in calls})
@@ -74,7 +75,7 @@ class ToolTurns:
         try:
             async with asyncio.TaskGroup() as group:
                 running = [group.create_task(self._run_call(call, (turn, place))) for place, call in enumerate(calls)]
-        except ExceptionGroup as failed:  # not a failed tool, which is a result for the model, so end the attempt
+        except ExceptionGroup as failed:  # ends the attempt; the error of a failed tool is a result, not an exception
             raise failed.exceptions[0] from None
         ended = [task.result() for task in running]
         if unasked := [call for end in ended if isinstance(end, AnswerRequiredError) for call in end.questions]:
@@ -129,5 +130,5 @@ class ToolTurns:
 
 
 def truncate(text: str, length: int = MAX_RESULT_CHARS) -> str:
-    """Return the first `length` characters of `text`, and the number of characters that were left out."""
+    """Return `text`. If it is longer than `length`, cut it there, and append the number of the missing characters."""
     return text if len(text) <= length else f"{text[:length]}... ({len(text) - length} characters more)"

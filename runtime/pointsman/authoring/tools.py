@@ -1,4 +1,4 @@
-"""Make tools of functions, for models. If the arguments are wrong or the tool fails, the model reads the error."""
+"""Make tools for models from functions. If the arguments are wrong or the tool fails, the model reads the error."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _FIRST_PAUSE_S = 0.2  # doubles with each retry; starts short, because the attempt waits during the pause
-_MAX_PAUSE_S = 10.0  # limited, because a longer pause could use up the time of the attempt
+_MAX_PAUSE_S = 10.0  # longest pause; a longer one could use up the time of the attempt
 
 _log = get_logger(__name__)
 
@@ -121,7 +121,8 @@ class Tool(Generic[P, R]):
         numbers = isinstance(timeout, int | float) and isinstance(retries, int)
         if not (numbers and timeout > 0 and retries >= 0):
             raise ConfigurationError(
-                f"{owner} has timeout={timeout!r} and retries={retries!r}; expected seconds above 0, and 0 or more"
+                f"{owner} has timeout={timeout!r} and retries={retries!r}; expected seconds above 0 for the "
+                "timeout, and 0 or more retries"
             )
         if retries and not idempotent:
             raise ConfigurationError(
@@ -351,7 +352,7 @@ class Tool(Generic[P, R]):
         return self._output.to_json(value)
 
     async def _prepare(self) -> None:
-        """Prepare a try before its timeout starts. The preparation has its own time limit."""
+        """Prepare a try before its timeout starts. A subclass that overrides this method limits the time itself."""
 
     async def _invoke(self, checked: BaseModel, state: AttemptState) -> object:
         arguments = self._arguments.by_name(checked)
@@ -426,7 +427,7 @@ def tool(
     """
     if isinstance(function, str):
         raise ConfigurationError(f"@tool({function!r}) takes its name by keyword; write @tool(name={function!r})")
-    namespace = sys._getframe(2).f_locals  # of the caller: frame 1 is `check_keywords`
+    namespace = sys._getframe(2).f_locals  # frame 2 is the caller; frame 1 is the wrapper `check_keywords`
 
     def make(function: Callable[P, R]) -> Tool[P, R]:
         return Tool(

@@ -1,4 +1,4 @@
-"""Read the messages to a workflow in an attempt. A read that is repeated after a restart returns the same messages."""
+"""Let an attempt read the messages to its workflow. After a restart, a repeated read returns the same messages."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class ReceivedMessages:
             key: Key of the read, equal in each process that runs the attempt.
 
         Returns:
-            The messages, in order. If the read is recorded already, the recorded messages.
+            The messages, in order. If the read is recorded already, they are the recorded messages.
 
         Raises:
             TaskError: The attempt has read messages too often; kind `limit`.

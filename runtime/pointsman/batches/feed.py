@@ -1,4 +1,4 @@
-"""Feed one batch: send the rows, a bounded number at a time, and store the progress."""
+"""Feed one batch: send its rows, run a limited number of them at a time, and store the progress."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from pointsman_schemas.subjects import Subjects
 
 __all__ = ["BatchFeed", "BatchParts", "FeedLostError"]
 
-_RESERVED_ROWS = 100  # rows by which `sent` in the record is raised at a time, so not every row needs a write
+_RESERVED_ROWS = 100  # `sent` in the record is raised by this number of rows at once, so not every row needs a write
 _LIMIT_PAUSE_S = 0.25  # seconds between attempts to send a row while a limit of the caller is reached
-_CANCELS = 16  # cancellations that are sent at the same time
+_CANCELS = 16  # largest number of cancellations at the same time
 _CANCEL_PAUSE_S = 0.5  # seconds until rows whose requests were not found are cancelled again
 _SETTLE_TIMEOUT_S = 30.0  # longest wait for the end of cancelled rows, in seconds
 
@@ -207,7 +207,10 @@ class BatchFeed:
             await asyncio.sleep(_CANCEL_PAUSE_S)
 
     async def _settle(self) -> None:
-        """Give each row without an end an end to count. Wait up to `_SETTLE_TIMEOUT_S` for running rows to end."""
+        """Give an end to each row that has none, so that the record counts every row.
+
+        Wait up to `_SETTLE_TIMEOUT_S` for running rows. After that time, their end is `running`.
+        """
         record, index = self._stored.record, self._parts.index
         left = [row for row in range(record.next, record.total + 1) if row not in self._ended]
         until = asyncio.get_running_loop().time() + _SETTLE_TIMEOUT_S
@@ -239,7 +242,7 @@ class BatchFeed:
     async def _write(self, change: Callable[[BatchRecord], dict[str, Any]]) -> None:
         """Store the progress, and the fields that `change` returns.
 
-        After a conflict, apply both to the newer record, so a cancellation or pause of another process stays stored.
+        After a conflict, both are applied to the newer record, so a cancellation or pause by another process is kept.
 
         Raises:
             FeedLostError: Another process feeds the batch.
@@ -276,7 +279,8 @@ class BatchFeed:
 class _RowOffset:
     """Add an offset to the row numbers of `run_batch`.
 
-    `run_batch` numbers the rows that it gets from 1. A continued batch gives it only the rows that have not ended.
+    `run_batch` gives number 1 to the first row that it gets. If a batch is continued, the first row that has not ended
+    may have a higher number.
     """
 
     def __init__(self, feed: BatchFeed, offset: int) -> None:

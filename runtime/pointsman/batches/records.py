@@ -33,7 +33,7 @@ BatchStatus: TypeAlias = Literal["running", "paused", "cancelling", "completed",
 BATCH_GROUP = "batch"
 """The group of keys for batches in the gateway's bucket."""
 MAX_PROBLEMS = 20
-"""Most rows in a record that did not complete; the newest rows are listed."""
+"""Largest number of problems in a record. If more rows have problems, the record has the problems of the last rows."""
 _MAX_REASON_CHARS = 200
 
 
@@ -43,9 +43,12 @@ class RowProblem(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     row: int = Field(description="The number of the row, from 1.")
-    workflow_id: str = Field(description="The workflow. The request of the workflow may not have been sent.")
-    status: str = Field(description="The status of the outcome, or `not_sent`.")
-    reason: str = Field(description="The beginning of the reason.")
+    workflow_id: str = Field(description="The id of the workflow, which does not exist if the row was not sent.")
+    status: str = Field(
+        description="The status of the outcome; `not_sent` if the request was not sent; `running` if the workflow had "
+        "not ended when the batch ended."
+    )
+    reason: str = Field(description="The beginning of the reason why the row did not complete.")
 
 
 class BatchRecord(BaseModel):
@@ -59,29 +62,29 @@ class BatchRecord(BaseModel):
     team: TeamName = Field(description="The team.")
     name: str = Field(default="", description="The name of the file with the rows; empty for rows without a file.")
     digest: str = Field(description="The digest of the rows and the options. Equal batches have equal digests.")
-    rows: File = Field(description="The requests, one JSON text or object per line.")
+    rows: File = Field(description="The file with the requests, one JSON text or object per line.")
     total: int = Field(ge=1, description="Number of rows.")
     concurrency: int = Field(ge=1, description="Largest number of workflows that run at the same time.")
     deadline: float | None = Field(
         default=None, description="Seconds from the admission of each workflow to its deadline."
     )
     budget: Budget | None = Field(default=None, description="Limits of each workflow.")
-    created_at: AwareDatetime = Field(description="Time of the batch.")
+    created_at: AwareDatetime = Field(description="Time at which the batch was created.")
     feeder: str = Field(default="", description="The process that feeds the batch; empty without a feeder.")
     beat: int = Field(
         default=0, ge=0, description="Number of writes of the feeder. A new write shows that the feeder runs."
     )
     sent: int = Field(default=0, ge=0, description="No row with a greater number was sent.")
     next: int = Field(default=1, ge=1, description="Every row with a smaller number has ended.")
-    counts: dict[str, int] = Field(default={}, description="Number of the rows before `next` by status.")
+    counts: dict[str, int] = Field(default={}, description="Number of rows by status, for the rows before `next`.")
     usage: Usage = Field(default=Usage(), description="Usage of the rows before `next`.")
     problems: tuple[RowProblem, ...] = Field(
-        default=(), description="The newest rows before `next` that did not complete."
+        default=(), description="The last rows before `next` that did not complete."
     )
     paused: bool = Field(default=False, description="True while the batch is paused.")
     cancelled: bool = Field(default=False, description="True if the batch was cancelled.")
     cancelled_by: str = Field(default="", description="The user who cancelled the batch.")
-    ended_at: AwareDatetime | None = Field(default=None, description="Time of the end.")
+    ended_at: AwareDatetime | None = Field(default=None, description="Time at which the batch ended, or null.")
     reason: str = Field(default="", description="The reason why the batch ended early.")
 
     @property
@@ -106,7 +109,7 @@ def problem_of(row: int, workflow: str, status: str, reason: str) -> RowProblem:
     Args:
         row: The number of the row, from 1.
         workflow: The workflow.
-        status: The status of the outcome.
+        status: The status of the outcome, `not_sent` or `running`.
         reason: The reason. Only the beginning is stored.
     """
     return RowProblem(row=row, workflow_id=workflow, status=status, reason=reason[:_MAX_REASON_CHARS])
@@ -152,7 +155,7 @@ async def store_record(bucket: KeyValue, record: BatchRecord, expect: int) -> St
     Args:
         bucket: The bucket.
         record: The record.
-        expect: The revision of the newest change of the record; 0 if there is no change yet.
+        expect: The revision of the stored record that `record` replaces; 0 for a new record.
 
     Returns:
         The record with its revision.

@@ -18,8 +18,8 @@ from pointsman_schemas.strict_json import describe, parse_json
 __all__ = ["MEDIA_TYPE", "RowBounds", "Rows", "RowsRefusedError", "TooLargeRowsError", "read_rows", "store_rows"]
 
 MEDIA_TYPE = "application/jsonl"
-_MAX_ERRORS = 5  # most invalid rows that an error lists
-_BLOCK_BYTES = 1_048_576  # bytes of rows that are read ahead
+_MAX_ERRORS = 5  # largest number of invalid rows in an error
+_BLOCK_BYTES = 1_048_576  # size of the rows that are read ahead, in bytes
 
 
 class RowsRefusedError(ContractError):
@@ -56,7 +56,7 @@ class RowBounds(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """The stored rows of a batch, and the number of the rows."""
+    """The file with the stored rows of a batch, and the number of rows."""
 
     file: File
     total: int

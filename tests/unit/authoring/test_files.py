@@ -211,7 +211,7 @@ def test_an_extractor_that_does_not_take_a_name_is_refused() -> None:
         """Read."""
         return path
 
-    with pytest.raises(ConfigurationError, match="the extractor wrong of agent reader must take one argument"):
+    with pytest.raises(ConfigurationError, match="the extractor wrong of agent reader must take the argument `name`"):
         reader(ScriptedModel(), extractor=wrong)
 
 
