@@ -1,4 +1,4 @@
-"""Define the synthesizer, which writes the answer of a workflow from the results and names what is missing."""
+"""Define the synthesizer, which writes the answer of a workflow from the results and names the gaps."""
 
 from __future__ import annotations
 

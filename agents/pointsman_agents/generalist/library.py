@@ -45,7 +45,7 @@ TOPICS: Final = {
 
 
 def topic_of(question: str) -> str | None:
-    """Return the topic that `question` names; None if there is none.
+    """Return the topic that `question` names, or None.
 
     `question` names a topic if at least half of the topic's words are in `question`. Of several topics, the topic with
     the largest share of its words is returned.
