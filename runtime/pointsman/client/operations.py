@@ -89,7 +89,7 @@ class Operations:
         """Read the cards of agents from the registry.
 
         Returns:
-            The card of every live agent instance, by name and instance; no cards of teams.
+            The card of every live agent instance, sorted by name and instance. Teams are left out.
         """
         return [card for card in await self._bus.registry.cards() if not card.team]
 
@@ -97,7 +97,7 @@ class Operations:
         """Read the cards of teams from the registry.
 
         Returns:
-            The card of every live supervisor, by team and instance.
+            The card of every live supervisor, sorted by team and instance.
         """
         return [card for card in await self._bus.registry.cards() if card.team]
 
@@ -271,7 +271,7 @@ class Operations:
     async def reject(
         self, question: str, *, reason: str = "", actor: str | None = None, timeout: float = 10.0
     ) -> AnswerResult:
-        """Reject a task, a tool call or a plan, or decline to answer. Wait until a supervisor has recorded an answer.
+        """Reject a task, a tool call or a plan, or refuse an answer. Wait until a supervisor has recorded an answer.
 
         Args:
             question: The id of the question.
@@ -495,7 +495,7 @@ class Operations:
             letter: The dead letter.
 
         Returns:
-            False if the dead letter had been removed already.
+            True if this call removed the dead letter; False if it was removed before.
         """
         return await self._dead_letters.discard(letter)
 

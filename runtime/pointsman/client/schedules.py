@@ -119,7 +119,7 @@ class Schedules:
         Raises:
             BodyLostError: A stored file was removed or is damaged.
             ConfigurationError: The path of a file cannot be read.
-            ContractError: The name, the times, the request or a file are not valid. Nothing was sent.
+            ContractError: The name, a time, the request or a file is not valid. Nothing was sent.
             ScheduleRefusedError: The name is taken, or the team already has the largest allowed number of schedules.
         """
         from pointsman.core.schedules.runs import check_spec
@@ -167,10 +167,10 @@ class Schedules:
             caller: Only schedules of this caller.
 
         Returns:
-            The schedules, by team, caller and name.
+            The schedules, sorted by team, caller and name.
 
         Raises:
-            PermissionDeniedError: The user has no right for this read. A caller with a grant must give `team` and its
+            PermissionDeniedError: The user may not read these schedules. A caller with a grant must give `team` and its
                 own name as `caller`.
         """
         return await self._read(team, caller)
@@ -189,7 +189,7 @@ class Schedules:
         Raises:
             NotFoundError: There is no such schedule.
             ContractError: Several teams have a schedule of this name.
-            PermissionDeniedError: The user has no right for this read. A caller with a grant must give `team`.
+            PermissionDeniedError: The user may not read this schedule. A caller with a grant must give `team`.
         """
         owner = caller or self._user
         found = await self._read(team, owner, name)

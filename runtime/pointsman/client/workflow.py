@@ -1,4 +1,4 @@
-"""Follow one workflow, with its outcome, its events and its text. Cancel or resume the workflow."""
+"""Follow one workflow: wait for its outcome, and read its events and its text. Cancel or resume the workflow."""
 
 from __future__ import annotations
 

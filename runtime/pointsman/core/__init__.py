@@ -1,7 +1,7 @@
 """The workflow core: pure functions without I/O, clock or randomness.
 
     entries = decide(state, inputs, context)   decide what the inputs mean
-    state   = fold(entries, state)             apply the entries
+    state   = fold_entries(entries, state)     apply the entries
     sent    = outbox(state, subjects)          list all messages that must be on the bus in this state
 
 Read the spine first. Then read the folders: each folder is one concern of the protocol.

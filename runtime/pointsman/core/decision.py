@@ -39,7 +39,8 @@ class Decision:
         current: The state; None before the request.
         context: The facts, in addition to the state and the inputs, on which the decision may depend.
         entries: The entries decided so far.
-        ready: Ids of tasks whose dependencies changed. `start_ready_tasks` starts or skips these tasks.
+        ready: Ids of tasks that might be ready. `start_ready_tasks` checks their dependencies, and starts or skips
+            those that are ready.
         fired_timers: Names of the timers that fired.
         probes: The probes that this decision sends, by agent.
         dispatched: The number of attempts that this decision gives to each agent.

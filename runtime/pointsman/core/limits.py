@@ -32,8 +32,8 @@ from pointsman_schemas.log import (
 __all__ = ["arm_timer", "dispatch_held", "enforce_limits", "release_budget"]
 
 _MAX_TIMER_DELAY = timedelta(days=1)
-"""Longest delay of a timer. A timer is a message, so a stream that keeps messages for a week would delete a timer with
-a delay of more than a week before the timer fires."""
+"""Longest delay of a timer. A timer is a stored message, and a stream that keeps messages for a week would delete a
+timer that fires later. For a later deadline, the workflow arms several timers, one after another."""
 
 _MIN_CHECK_DELAY = timedelta(seconds=0.5)
 """Delay before the first check for a missing agent. The delay is short, because a worker that starts together with the
@@ -68,7 +68,7 @@ def enforce_limits(decision: Decision) -> None:
 
 
 def dispatch_held(decision: Decision) -> None:
-    """Start each held task that is due. Fail each held task whose deadline has passed."""
+    """Start each held task that is due. Fail each held task if the deadline of the workflow has passed."""
     for task in _waiting_tasks(decision.state, TaskStatus.HELD):
         if decision.ended or (task.not_before and decision.now < task.not_before):
             continue

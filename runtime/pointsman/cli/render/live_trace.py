@@ -21,7 +21,7 @@ class _WorkflowRecord:
 
 
 class LiveTrace:
-    """The trace of a running workflow. `follow` reads the events, `trace` returns the tree so far."""
+    """The trace of a running workflow. `follow` reads the events, and `trace` returns the tree so far."""
 
     def __init__(self, client: Client, workflow: Workflow) -> None:
         """Create a trace without events.

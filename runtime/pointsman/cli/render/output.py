@@ -57,7 +57,7 @@ __all__ = [
 _BROKER_COMMAND = re.compile(r"`(pointsman (?!up\b|demo\b|grants\b|replay\b|dashboard-user\b)[^`]+)`")
 _connection_options: dict[str, str] = {}  # the connection options of the running command, by name
 
-_UNBOUNDED_WIDTH = 10_000  # columns of a file or a pipe: so many that no line is cut or wrapped, and `grep` works
+_UNBOUNDED_WIDTH = 10_000  # columns for a file or a pipe: no line is cut or wrapped, because `grep` needs whole lines
 _UNWRITABLE_ERRNOS = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 _ASCII_SIGNS = str.maketrans("✓✗■●█▪─━├└│┊…·→↓▶≡‖", "+x#*##-=|`||..>v>=|")
@@ -92,7 +92,7 @@ def exit_code_of(function: Callable[[], Code | None]) -> Code:
     except KeyboardInterrupt:
         print_error("interrupted")
         return Code.INTERRUPTED
-    except SystemExit as end:  # raised by rich and click if the output pipe is closed, which is a success here
+    except SystemExit as end:  # rich and click raise this if the reader has closed the pipe, which is a success
         if not isinstance(end.__context__, BrokenPipeError):
             raise
         return _output_error_code(end.__context__)

@@ -43,7 +43,7 @@ from pointsman_schemas.team import ANY, Team
 
 __all__ = ["check_requests", "check_retention", "check_supervisor", "check_tasks", "run_checks"]
 
-_RECHECK_DELAY_S = 0.5  # seconds until waiting messages are counted again; a live supervisor takes them at once
+_RECHECK_DELAY_S = 0.5  # seconds until waiting messages are counted again; a live supervisor takes them before
 _MAX_SHOWN_SUBJECTS = 5  # largest number of subjects in one line
 _MAX_COUNTED = 1_000  # largest number of dead letters that are counted; from this number on, doctor prints "or more"
 _RETAINED_STREAMS: Sequence[StreamKind] = ("requests", "controls", "results", "work", "log")
@@ -58,7 +58,7 @@ _SLOW_BROKER_S = 0.25  # latency in seconds from which a broker is slow; between
 async def run_checks(
     settings: Settings, team: Team | str | None, *, role: GrantRole | None = None, agents: Sequence[str] = ()
 ) -> AsyncGenerator[Check, None]:
-    """Run the checks. A role that may not read all streams gets only the check of its rights.
+    """Run the checks. If the role may not read all streams, check only its rights.
 
     Args:
         settings: The settings.
@@ -123,7 +123,7 @@ def _check_of_error(error: PointsmanError) -> Check:
             advice = "docs/settings.md lists the settings of the connection and of streams"
             return Check("broker", False, str(error), advice)
         case _:
-            return Check("broker", False, str(error), "start the broker, and check the network from here")
+            return Check("broker", False, str(error), "start the broker, and check the network from this host to it")
 
 
 async def _check_broker(client: Client, settings: Settings) -> Check:
@@ -142,7 +142,7 @@ async def _check_broker(client: Client, settings: Settings) -> Check:
             else " of this server; POINTSMAN_JETSTREAM_DOMAIN selects a different domain"
         )
         finding += f", in the JetStream domain {client.bus.domain!r}{own}"
-    advice = "each step of a workflow needs several answers of the broker: check the disk, the CPU and the network"
+    advice = "each step of a workflow waits for several such answers: check the broker's disk, CPU and network"
     return Check("broker", latency < _SLOW_BROKER_S, finding, advice)
 
 
@@ -165,7 +165,8 @@ async def _check_streams(client: Client, team: Team | str | None, settings: Sett
 async def check_retention(client: Client, settings: Settings) -> Check:
     """Check that the streams contain no message that is older than twice its retention period.
 
-    A message of a workflow that has not ended stays in its stream. All later messages of the stream then stay too.
+    Retention deletes the messages of a stream in order, and keeps the messages of workflows that have not ended. So all
+    messages after the first kept message usually stay, too.
 
     Args:
         client: The client.
@@ -183,7 +184,7 @@ async def check_retention(client: Client, settings: Settings) -> Check:
             too_long = too_long or age > 2 * period
     advice = (
         "a message of a workflow that has not ended stays in the stream: start the supervisor of its team, or end the "
-        "workflow with `pointsman cancel`; without a supervisor: `nats stream purge STREAM --subject SUBJECT`"
+        "workflow with `pointsman cancel`; if the team is gone, use `nats stream purge STREAM --subject SUBJECT`"
     )
     finding = "; ".join(kept) or "no message is kept longer than its retention period"
     return Check("retention", not too_long, finding, advice)
@@ -207,7 +208,7 @@ async def _check_dead_letters(client: Client) -> Check:
     finding = f"{count}{' or more' if count == _MAX_COUNTED else ''}; `pointsman dead list`" if count else "none"
     if full := await client.bus.capacity_problem("dead"):
         finding += f"; {full}"
-    advice = f"raise the limit with `nats stream edit {client.subjects.dead_letter_stream}`; waiting messages continue"
+    advice = f"raise the limit with `nats stream edit {client.subjects.dead_letter_stream}` to store refused letters"
     return Check("dead letters", not full, finding, advice)
 
 
@@ -227,7 +228,7 @@ async def check_supervisor(client: Client, team: str) -> Sequence[Check]:
         await asyncio.sleep(_RECHECK_DELAY_S)
     alive = sum(card.name == team for card in await client.operations.teams())
     advice = f"start the supervisor of {team}: `pointsman supervisor module:name`"
-    checks = [Check("supervisor", alive > 0, f"{alive or 'none'} of {team} live", advice)]
+    checks = [Check("supervisor", alive > 0, f"{team}: {alive or 'none'} live", advice)]
     for consumer, first in zip(consumers, before, strict=True):
         depth = await client.bus.depth(consumer.name, consumer.stream) if first and _is_stalled(first) else first
         if depth is None:  # no consumer to check, because no supervisor of the team has run in this namespace

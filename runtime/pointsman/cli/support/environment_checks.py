@@ -65,7 +65,7 @@ async def check_rights(
     who = f"{chosen.name}, as {chosen.role}"
     if not refused:
         return chosen.role, [Check("rights", True, f"{who}, has every right of its role")]
-    advice = "make the user again with `pointsman grants add`, or allow this subject in the broker's configuration"
+    advice = "create the user again with `pointsman grants add`, or allow this subject in the broker's configuration"
     return chosen.role, [
         Check("rights", False, f"{who}, may not {operation} {subject}", advice) for operation, subject in refused
     ]

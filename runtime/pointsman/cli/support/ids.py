@@ -1,4 +1,4 @@
-"""Find ids by the typed text, which is a whole id or a unique beginning of an id."""
+"""Find the id that a user has typed. The user may type the whole id or a unique beginning of the id."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ __all__ = [
 
 
 async def is_admitted(client: Client, workflow: Workflow) -> bool:
-    """Return True if a supervisor has admitted the workflow, so that the workflow has a log.
+    """Return True if a supervisor has admitted the workflow. Only admitted workflows have a log.
 
     Args:
         client: The client.

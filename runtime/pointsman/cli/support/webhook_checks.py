@@ -14,7 +14,7 @@ from pointsman.webhooks.observer import Observation, Observer
 
 __all__ = ["check_webhooks"]
 
-_LATE = timedelta(minutes=5)  # a delivery that waits longer is late; even among many, each delivery waits only seconds
+_LATE = timedelta(minutes=5)  # a delivery that waits longer is late; even if many wait, each waits only seconds
 _MAX_SHOWN = 3  # largest number of disabled endpoints in one line
 
 
@@ -44,7 +44,7 @@ async def check_webhooks(client: Client) -> Sequence[Check]:
             for each in disabled[:_MAX_SHOWN]
         )
         more = f"; and {len(disabled) - _MAX_SHOWN} more" if len(disabled) > _MAX_SHOWN else ""
-        advice = "`pointsman webhooks enable ID` sends events again, and `pointsman webhooks delete ID` removes it"
+        advice = "`pointsman webhooks enable ID` sends its events again; `pointsman webhooks delete ID` deletes it"
         checks.append(Check("webhooks", False, finding + more, advice))
     return checks
 

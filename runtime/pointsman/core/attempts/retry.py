@@ -40,7 +40,7 @@ def next_attempt(decision: Decision, task: Task, error: AttemptError) -> Retry |
 
     Args:
         decision: The decision in progress.
-        task: The task, with the number of its failed attempt.
+        task: The task. Its `attempt` is the number of the failed attempt.
         error: The error of the failed attempt.
 
     Returns:

@@ -12,7 +12,7 @@ from pydantic import JsonValue
 __all__ = ["find_conflicts"]
 
 _MAX_VALUE_CHARS = 60
-"""Longest text that is compared, in characters. A longer text is prose, which two agents never write equally, so a
+"""Longest text that is compared, in characters. A longer text is prose. Two agents never write the same prose, so a
 difference is not a contradiction."""
 _PER_AGENT_FIELDS = frozenset({"confidence", "summary"})
 """Fields that are not compared, because each agent has its own confidence and its own words for a summary."""

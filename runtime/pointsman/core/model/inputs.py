@@ -23,8 +23,8 @@ __all__ = [
 ]
 
 CLOCK_SKEW = timedelta(seconds=2)
-"""A timer may fire early by this time, because the broker's clock and the supervisor's clock differ. The clocks of two
-correctly set machines differ by less."""
+"""By the supervisor's clock, a timer may fire too early by this time, because the broker's clock differs. The clocks of
+two correctly set machines differ by less."""
 
 ROUND_MARK = "-round-"
 """The mark in timer names from the second round on, before the number of the round: `wake-3-round-2`."""
@@ -88,7 +88,7 @@ class RequestRefused:
 
 @dataclass(frozen=True, slots=True)
 class ResultReceived:
-    """A result of an agent for one attempt. A decision can ignore a result, for example of an old attempt.
+    """A result of an agent for one attempt. A decision can ignore it, for example if a later attempt has begun.
 
     Attributes:
         event_id: The id of the event.

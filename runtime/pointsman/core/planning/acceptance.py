@@ -151,7 +151,7 @@ def keep_current_plan(decision: Decision, reason: str = "") -> None:
 
 
 def _check_waiting(decision: Decision) -> None:
-    """Mark all waiting tasks as ready: tasks of the new plan, and tasks that a resumed workflow keeps beside it."""
+    """Mark all waiting tasks for a check: those of the new plan, and those that a resumed workflow keeps beside it."""
     waiting = (task.id for task in decision.state.plan_tasks() if task.status is TaskStatus.WAITING)
     decision.ready.extend(waiting)
 

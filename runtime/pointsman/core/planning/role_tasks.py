@@ -91,7 +91,7 @@ def available_cards(decision: Decision, only: Sequence[str] | None = None) -> Se
 
 
 def request_classification(decision: Decision, strategy: Router, number: int = 1) -> None:
-    """Request from the router's classifier a choice among the live agents."""
+    """Request the task of the classifier, which selects among the live agents for a router."""
     state = decision.state
     asked = ClassifierInput(request=state.input, agents=available_agents(decision), threshold=strategy.threshold)
     name = unused_id(state, f"classify-{number}")

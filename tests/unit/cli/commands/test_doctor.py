@@ -31,8 +31,8 @@ def test_doctor_fails_on_a_team_without_a_supervisor(client: Client) -> None:
     asyncio.run(client.bus.registry.announce(team_card(Team(name="shop"), NOW, "s1")))
     there = asyncio.run(checks.check_supervisor(client, "shop"))
 
-    assert [(check.ok, check.finding) for check in gone] == [(False, "none of shop live")]
-    assert [(check.ok, check.finding) for check in there] == [(True, "1 of shop live")]
+    assert [(check.ok, check.finding) for check in gone] == [(False, "shop: none live")]
+    assert [(check.ok, check.finding) for check in there] == [(True, "shop: 1 live")]
 
 
 def test_doctor_continues_its_output_in_order(
