@@ -138,7 +138,7 @@ class StreamLostError(PeerError):
 
 
 class ConflictError(PeerError):
-    """A publish expected another sequence at the end of the subject, because another process wrote first.
+    """A publish expected another last sequence of the subject, because another process wrote first.
 
     Nothing was stored.
     """

@@ -56,7 +56,12 @@ class Case(BaseModel):
         module, _, name = self.check.partition(":")
         try:
             found: Check = getattr(importlib.import_module(module), name)
-        except (ImportError, AttributeError, TypeError, ValueError) as error:  # a TypeError for a path, `./checks.py`
+        except (
+            ImportError,
+            AttributeError,
+            TypeError,
+            ValueError,
+        ) as error:  # a path such as `./checks.py` raises TypeError
             raise ConfigurationError(
                 f"the check {self.check!r} does not exist: {error}; expected module:function"
             ) from None

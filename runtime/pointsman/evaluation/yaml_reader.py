@@ -22,7 +22,7 @@ _JSON_FORMS: Final = {
 _EXPONENT: Final = re.compile(r"[-+]?[0-9.]+[eE][-+]?[0-9]+")
 
 _TYPES_OF_PLAIN_TEXT: Final = {
-    "bool": "a boolean, but accepts only `true` and `false` as booleans",
+    "bool": "a boolean, but a suite accepts only `true` and `false`",
     "int": "a number in another notation",
     "float": "a number in another notation",
     "timestamp": "a date",
@@ -89,7 +89,10 @@ class _Loader(yaml.SafeLoader):
         kind = node.tag.removeprefix(_PREFIX)
         if kind == "str" and node.style is None and _EXPONENT.fullmatch(node.value):
             raise ConstructorError(
-                None, None, f"YAML reads {node.value} as text; quote it, or write the number out", node.start_mark
+                None,
+                None,
+                f"YAML reads {node.value} as text; quote it, or write a number without an exponent",
+                node.start_mark,
             )
         if node.style is not None or kind not in _TYPES_OF_PLAIN_TEXT:
             return

@@ -113,8 +113,8 @@ class Access:
         if path in _PUBLIC_PATHS:
             return ""
         if path.startswith(_SIGNED_PATHS):
-            # the caller is known only after the body and its signature are read: the route then charges the caller, and
-            # until then the request counts as open for all senders together
+            # The caller is known only after the body and its signature are read. The route then counts the request for
+            # the caller. Until then, the request counts as an open request of all senders together.
             scope.setdefault("state", {})["charge"] = self._charge
             return _SENDERS
         caller = await self._caller(headers, scope)

@@ -100,7 +100,7 @@ class Context:
     def charge_change(self, caller: Caller) -> None:
         """Count a new webhook endpoint or secret of a caller.
 
-        The endpoint or secret counts even if it is deleted later, because a deletion leaves a marker in the bucket.
+        The endpoint or secret counts even if it is deleted later, because a deletion leaves a marker in its bucket.
 
         Args:
             caller: The caller.
@@ -267,8 +267,8 @@ class Context:
     async def outcome(self, submitted: Submitted, timeout: float | None = None) -> Outcome:
         """Wait for the end of a workflow.
 
-        The outcome of a new workflow is read from the feed, because the feed gets the last commit before the outcome is
-        published, and reading the feed costs the broker nothing.
+        The outcome of a new workflow is read from the feed, because this costs the broker nothing. Also, the feed gets
+        the outcome early, with the last commit. The outcome itself is published after this commit.
 
         Args:
             submitted: The workflow.

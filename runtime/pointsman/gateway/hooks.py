@@ -33,8 +33,8 @@ _BODY = {"required": True, "content": {"application/json": {"schema": {"descript
     "/{name}",
     status_code=202,
     summary="Deliver a signed webhook",
-    description="Store a delivery of a configured webhook as a request to its team. The signature replaces a key. A "
-    "repeated delivery starts no second workflow.",
+    description="Store a delivery of a configured webhook as a request to its team. A delivery needs no key, because "
+    "the delivery is signed. A repeated delivery starts no second workflow.",
     response_class=Response,
     response_model=None,
     openapi_extra={"requestBody": _BODY, "security": []},

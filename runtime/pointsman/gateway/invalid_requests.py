@@ -42,7 +42,10 @@ def invalid_parts(errors: Sequence[Mapping[str, Any]], body: object, content_typ
 
 
 def _place(error: Mapping[str, Any], body: object) -> Iterator[object]:
-    """Yield the steps of the path that exist in the request, without the names of union members that Pydantic adds."""
+    """Yield the steps of the path to an invalid part.
+
+    Pydantic adds names of types to the path. These names are not in the request, so they are left out.
+    """
     source, *path = error["loc"]
     yield source
     if source != "body":

@@ -413,7 +413,7 @@ def test_a_suite_of_any_form_that_cannot_be_read_reports_the_reason(
         ("cases: [{input: {zip: 01234}}]\n", "YAML reads 01234 as a number in another notation; quote it"),
         ("cases: [{input: {id: 0x1F}}]\n", "YAML reads 0x1F as a number"),
         ("cases: [{input: {n: 1_000}}]\n", "YAML reads 1_000 as a number"),
-        ("cases: [{input: {n: 1e3}}]\n", "YAML reads 1e3 as text; quote it, or write the number out"),
+        ("cases: [{input: {n: 1e3}}]\n", "YAML reads 1e3 as text; quote it, or write a number without an exponent"),
         ("cases: [{input: {n: .inf}}]\n", "YAML reads .inf as a number"),
         ("cases: [{input: x, answer: 2026-01-31}]\n", "YAML reads 2026-01-31 as a date; quote it: '2026-01-31'"),
         ("cases: [{input: {at: 2026-01-31 10:00:00Z}}]\n", "as a date; quote it"),

@@ -114,7 +114,7 @@ class RetentionJob:
         self._teams: dict[str, bool] = {}
 
     async def run(self, first: Callable[[], bool]) -> None:
-        """Apply retention every hour in which `first` returns True, and never return.
+        """Apply retention after each hour if `first` returns True. Never returns.
 
         Args:
             first: Returns True if this supervisor applies retention, because one supervisor of a team is enough.
@@ -136,8 +136,8 @@ class RetentionJob:
             BusUnavailableError: the broker did not answer. The next run deletes the remaining messages.
             PeerError: the broker does not allow this process to delete messages.
         """
-        # Read the time before the queues. An empty queue sets no limit for the deletion, so a message that arrives
-        # after the queue was read must be too new for the deletion.
+        # Read the time before the queues. If a queue is empty, only the age of a message decides about its deletion. So
+        # a message that arrives after the queue was read must be newer than this time.
         self._began, self._ends, self._teams = self._clock.now(), {}, {}
         ns, subjects = self._subjects.namespace, self._subjects
         asked = await self._bus.subjects("requests", subjects.requests)

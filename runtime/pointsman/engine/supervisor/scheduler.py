@@ -59,7 +59,7 @@ from pointsman_schemas.team import Team
 __all__ = ["ScheduleBounds", "Scheduler"]
 
 _SWEEP_INTERVAL_S = 3600.0
-"""Interval at which all schedules are checked, because the broker may have lost timers."""
+"""Seconds between two checks of all schedules. A check arms the timers that the broker has lost."""
 _ID_POSITION = 3  # the position of the schedule's id among the tokens of a subject
 
 _log = get_logger(__name__)

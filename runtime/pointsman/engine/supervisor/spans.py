@@ -118,7 +118,7 @@ class SupervisorSpans:
     def export_processing(self, state: State, deliveries: Sequence[Delivery], started: datetime) -> None:
         """Export a span for inputs that were processed together or redelivered. The span links to each input's sender.
 
-        A single input needs no such span on its first delivery, because its sender's span already shows this time.
+        A single input needs no such span on its first delivery, because the end of its sender's span shows this time.
 
         Args:
             state: The workflow's state.

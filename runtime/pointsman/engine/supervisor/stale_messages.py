@@ -1,4 +1,4 @@
-"""Find foreign messages on subjects on which a workflow will publish.
+"""Find foreign messages on subjects on which a workflow will publish. A foreign message is not from the workflow.
 
 Only supervisors publish on these subjects. But if the log of an earlier workflow with the same id was removed, by age
 or by hand, messages of the earlier workflow may remain.

@@ -12,7 +12,7 @@ from pointsman.ports.clock import Clock
 __all__ = ["StartupBacklog"]
 
 _REDELIVERY_FACTOR = 2
-"""Number of acknowledgement deadlines after which all messages of a crashed supervisor have been delivered again."""
+"""Number of acknowledgement deadlines after which all unsettled messages of a crashed supervisor were redelivered."""
 
 
 class StartupBacklog:

@@ -30,7 +30,7 @@ __all__ = ["LogWatch", "find_lost_log", "find_lost_work", "running_workflows", "
 
 _WITNESS_SHARE = 6 / 7
 """Maximum age of a commit whose result must still be stored, as a share of the retention of results. Retention may have
-removed the result of an older commit. The share is less than 1 for a margin."""
+removed the result of an older commit. The share is less than 1, to leave a margin."""
 _DAY_S = 86_400.0
 _LEADER_CHANGE_PAUSE_S = 2.0
 """Seconds before a second check of a missing message. A former leader of the stream, which lacks the newest messages,

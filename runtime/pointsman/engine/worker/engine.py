@@ -419,9 +419,9 @@ class Worker:
                     attempt.interrupt("cancelled")
 
     async def _check_name_conflicts(self) -> None:
-        """Log each live agent with the name of an agent of this worker, but with other schemas or another version.
+        """Log each live agent that has the name of an agent of this worker, but other schemas or another version.
 
-        Any worker with a free slot receives the tasks for a name, so each of the two agents receives tasks.
+        Any worker with a free slot receives the tasks for a name, so each of these agents receives some tasks.
         """
         cards = await self._bus.registry.cards()
         for own in (slots.agent.card for slots in self._slots):
@@ -441,7 +441,7 @@ class Worker:
                 _log.info("agent_version_differs", agent=own.name, version=own.revision, others=newer)
 
     async def _watch_versions(self) -> None:
-        """Log once if other versions of an agent share its queue for longer than a rolling update takes."""
+        """Log once if several versions of an agent share a queue for longer than a rolling update takes."""
         named: set[str] = set()
         while True:
             await self._clock.sleep(self._settings.heartbeat)

@@ -1,8 +1,8 @@
 """Executors of agent code, on the worker's loop or on a separate loop in a separate thread.
 
-On a separate loop, a handler that blocks delays only the other handlers. The connection to the broker and the extension
-of ack deadlines continue. The thread is a daemon, so a handler that swallows cancellation cannot prevent the exit of
-the process.
+If a handler blocks a separate loop, only the other handlers wait. The connection to the broker and the extension of ack
+deadlines continue. The thread is a daemon, so a handler that swallows cancellation cannot prevent the exit of the
+process.
 """
 
 from __future__ import annotations

@@ -218,7 +218,7 @@ class HandoffProcessor:
         )
 
     def _span(self, in_flight: InFlightHandoff, envelope: Envelope, handoff: Handoff) -> AbstractContextManager[Span]:
-        """Return the attempt's span. Each delivery uses the same span id, so child spans of all deliveries fit."""
+        """Return the attempt's span. All deliveries use one span id, so their child spans belong to one span."""
         parent = parse_traceparent(envelope.traceparent, envelope.tracestate)
         own = span_id_for(handoff.workflow_id, handoff.task_id, handoff.attempt) if tracing_enabled() else None
         links = (parent,) if parent and in_flight.delivery.delivered > 1 else ()

@@ -30,7 +30,7 @@ _BATCH_DELAY_S = 0.05  # seconds of text in one broadcast; twenty broadcasts a s
 # Seconds between two broadcasts of the whole text, for readers that missed a piece. While no text is written, the
 # broadcasts continue for late readers, and the interval doubles each time.
 _REPEAT_INTERVAL_S = 1.0
-_MAX_REPEATED_CHARS = 100_000  # a longer text is not repeated, and is longer than any usual answer of a model
+_MAX_REPEATED_CHARS = 100_000  # maximum length of a repeated text; usual answers of models are shorter
 _FLUSH_TIMEOUT_S = 1.0  # seconds for which a result waits for earlier reports
 
 _log = get_logger(__name__)

@@ -13,7 +13,7 @@ _MAX_TEAMS = 100  # maximum number of remembered teams, which take some 10 kB
 
 
 class QueueSharing:
-    """The teams with handoffs for one agent. The agent's queue is first in, first out, and reserves no share."""
+    """The teams with handoffs for one agent. The agent's queue is first in, first out, so a team has no fair share."""
 
     def __init__(self) -> None:
         self._last_at: OrderedDict[str, float] = OrderedDict()  # by team, oldest first

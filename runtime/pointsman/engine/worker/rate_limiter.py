@@ -1,7 +1,7 @@
-"""Limits of model providers that all processes of a namespace share. One message has the state for a key and a model.
+"""Limits of model providers that all processes of a namespace share.
 
-To acquire or release, a process replaces the message by compare-and-set. After a conflict, the process reads the
-message and retries.
+For each API key and model, one message has the state of the limits. To acquire or release, a process replaces the
+message by compare-and-set. After a conflict, the process reads the message and retries.
 """
 
 from __future__ import annotations

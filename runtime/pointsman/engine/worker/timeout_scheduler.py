@@ -31,7 +31,7 @@ class TimeoutScheduler(Generic[T]):
         self._clock = clock
         self._expired = expired
         self._due: dict[T, float] = {}  # deadline of each item, in seconds of the clock's `monotonic`
-        self._wakes_at = math.inf  # time at which the sleeper wakes; a cancelled item does not wake the sleeper earlier
+        self._wakes_at = math.inf  # time at which the sleeper wakes; the cancellation of an item does not change it
         self._sleeper: asyncio.Task[None] | None = None
 
     def watch(self, thing: T, seconds: float) -> None:

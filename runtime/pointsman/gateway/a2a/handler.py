@@ -300,7 +300,7 @@ class TeamHandler(RequestHandler):
         question = fold.questions.get(named) if named else next(iter(fold.questions.values()), None)
         if question is None:
             raise UnsupportedOperationError(
-                f"task {fold.task.id} waits for no answer to {named[:100]}; omit io.pointsman/question"
+                f"task {fold.task.id} has no open question {named[:100]}; omit io.pointsman/question from the metadata"
             )
         given = answer_in(message, question)
         operations, actor = self._context.client.operations, call.caller.name

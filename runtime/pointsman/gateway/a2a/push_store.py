@@ -18,7 +18,7 @@ from pointsman_schemas.ids import derive_id
 __all__ = ["PUSH_GROUP", "PushReceiver", "PushStore", "StoredReceiver", "now"]
 
 PUSH_GROUP = "push"
-"""The group of the receivers among the keys of the gateway's bucket."""
+"""The group of keys for receivers in the gateway's bucket."""
 
 _log = get_logger(__name__)
 
@@ -43,7 +43,7 @@ class PushReceiver(BaseModel):
     credentials: str = Field(default="", description="The credentials that are sent with each notification.")
     position: str = Field(default="", description="The position of the newest delivered event; empty for none.")
     status: Literal["active", "done", "failed"] = Field(default="active", description="The state of the deliveries.")
-    attempts: int = Field(default=0, description="Failed attempts to deliver the next event.")
+    attempts: int = Field(default=0, description="Number of failed attempts to deliver the next event.")
     error: str = Field(default="", description="The error of the newest failed attempt.")
     next_at: AwareDatetime | None = Field(default=None, description="Earliest time of the next attempt.")
     owner: str = Field(default="", description="The gateway that delivers.")

@@ -8,8 +8,8 @@
 | answer of a person, message to the workflow | a message in the history |
 | answer, file that a task returned | an artifact |
 | completed, also with gaps | `COMPLETED` |
-| failed after its first task began | `FAILED` |
-| failed without a task, because it was refused | `REJECTED` |
+| failed | `FAILED` |
+| failed before its first task, because it was refused | `REJECTED` |
 | cancelled | `CANCELED` |
 
 The result depends only on the entries of the log, so each gateway returns the same task and the same events.

@@ -32,7 +32,7 @@ _MAX_ITEMS = 1_000  # maximum number of items of a stream that are queued for a 
 
 
 class CallRefusedError(PointsmanError):
-    """A call that the caller may not make at all, or not at present."""
+    """A refused call: the caller may not make the call, a limit is reached, or the workflow was imported."""
 
 
 class Backend(Protocol):
