@@ -135,7 +135,7 @@ async def test_ctrl_c_and_the_same_command_do_no_row_twice(
         first.send_signal(signal.SIGINT)
         code, _, err = await finished(first)
         assert code == 130
-        assert "3 of 8 rows have ended, 3 completed, $0.7500; the same command does the other 5" in err
+        assert "3 of 8 rows have ended, 3 completed, $0.7500; the same command does the remaining 5" in err
 
         second = started(settings, *command)
         await until(lambda: _is_true(len(team.requests) >= 5), seconds=_START_S)

@@ -69,7 +69,7 @@ class BatchProgress(NamedTuple):
     Attributes:
         counts: The number of rows for each status: `running`, `waiting`, `not_sent`, or the status of the outcome.
         usage: Usage of the rows that have ended.
-        problems: The newest rows that did not complete.
+        problems: The newest rows that ended but did not complete, at most `MAX_PROBLEMS`.
     """
 
     counts: Mapping[str, int]
@@ -116,7 +116,7 @@ class Batches(BatchRunner):
         deadline: float | None = None,
         budget: Budget | None = None,
     ) -> BatchRecord:
-        """Check and store the rows of a batch. The processes of the namespace then send the rows.
+        """Check and store the rows of a batch. A gateway or dashboard of the namespace then sends the rows.
 
         Args:
             caller: The caller of the requests.

@@ -5,9 +5,9 @@ the body that was published. The name of an object contains its workflow and a d
 stores a body only once, and when a workflow is forgotten, the bodies of other workflows remain.
 
 An object consists of chunks and a description, as in every NATS object store (ADR-20), so any client library can read
-the object. But client libraries cannot store an object here, because they use rollup. The bucket refuses rollup, with
-which a publisher could empty the bucket. A program that stores an object must publish the chunks, then the description,
-without rollup.
+the object. But client libraries cannot store an object here, because they use rollup. The bucket refuses rollup,
+because a publisher could empty the bucket by rollup. A program that stores an object must publish the chunks, then the
+description, without rollup.
 """
 
 from __future__ import annotations
@@ -218,7 +218,9 @@ class ClaimCheckStore:
                 break
         body = b"".join(parts)
         if len(body) != claim.size or sha256(body).hexdigest() != claim.sha256:
-            raise ContractError(f"{claim.encode()} is damaged: the {held} bytes read differ from the bytes stored")
+            raise ContractError(
+                f"{claim.encode()} is damaged: {held} bytes were read, which differ from the stored body"
+            )
         return body
 
     def _object_info(self, name: str) -> str:

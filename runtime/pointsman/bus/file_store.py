@@ -1,9 +1,9 @@
 """Store files in the object store of a namespace, and read files. Only one piece of a file is in memory at a time.
 
-A file is an object in the form of NATS object stores (ADR-20). The name of the object contains its workflow and the
-SHA-256 of its content. The description is published after the last chunk, so a file with a description is whole. As
-with large bodies (`claim_check`), retention deletes an object that is older than every message that could refer to the
-object.
+A file is an object in the form of NATS object stores (ADR-20). The name of the object contains its owner, such as a
+workflow, and the SHA-256 of its content. The description is published after the last chunk, so a file with a
+description is whole. As with large bodies (`claim_check`), retention deletes an object that is older than every message
+that could refer to the object.
 """
 
 from __future__ import annotations
@@ -128,7 +128,9 @@ class FileStore:
             digest.update(chunk.body)
             yield chunk.body
         if size != file.size or digest.hexdigest() != file.sha256:
-            raise BodyLostError(f"the file {file.name!r} is damaged: {size} bytes read differ from the bytes stored")
+            raise BodyLostError(
+                f"the file {file.name!r} is damaged: {size} bytes were read, which differ from the stored file"
+            )
 
 
 class FileWriter:
@@ -212,10 +214,10 @@ class FileWriter:
         return file
 
     async def _is_readable(self, file: File) -> bool:
-        """Return True if the stored object is whole, because a store that lost chunks may still have the description.
+        """Return True if all chunks of the stored object exist. The description may exist although chunks were lost.
 
         Raises:
-            BodyLostError: The stored object is not whole.
+            BodyLostError: A chunk is missing or damaged.
         """
         store = FileStore(self._bus, self._bucket, self._clock, self._max_bytes)
         async with aclosing(store.read(file)) as pieces:

@@ -103,7 +103,8 @@ class NatsClient(Client):
         self._callbacks: dict[int, Callable[[WireMessage], None]] = {}
         self._inboxes: dict[int, _Inbox] = {}
         self._writes = False  # True if `_write` is scheduled for later in this turn of the loop
-        self._handlers: asyncio.Future[None] | None = None  # keeps a running error handler alive; the loop does not
+        # a running error handler; without this reference, the handler could be garbage-collected before its end
+        self._handlers: asyncio.Future[None] | None = None
 
     @property
     def server(self) -> Server | None:

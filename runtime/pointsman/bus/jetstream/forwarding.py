@@ -1,9 +1,10 @@
-"""Forward deliveries between connections over core NATS. The connection that receives a delivery last settles it.
+"""Forward deliveries between connections over core NATS. A delivery is settled by the last connection that gets it.
 
 Any connection can settle a delivery by the reply subject of the delivery. A forwarded message is unchanged except for
 its reply subject, which consists of an inbox of the sender, the name of the receiver and the reply subject of the
 delivery. If the receiver does not exist, the server reports this at once on this reply subject, so the report reaches
-the sender. The sender reads the reply subject of the delivery there, and returns the delivery to its consumer.
+the sender. The sender takes the reply subject of the delivery from the subject of the report, and returns the delivery
+to its consumer.
 """
 
 from __future__ import annotations

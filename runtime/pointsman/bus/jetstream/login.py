@@ -54,8 +54,8 @@ def _address(url: str) -> Address:
 class Login:
     """The login of a process at every server of its broker.
 
-    The first login in the URLs is also used at servers without an own login: servers that the cluster announces, and
-    servers whose URL has no login.
+    The first login in the URLs is also used at servers that have no login of their own: servers that the cluster
+    announces, and servers whose URL has no login.
 
     Raises:
         ConfigurationError: The credentials file cannot be used, or a package that a setting needs is missing.

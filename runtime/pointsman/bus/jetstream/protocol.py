@@ -50,7 +50,7 @@ __all__ = [
 
 _Result = TypeVar("_Result")
 PendingCall: TypeAlias = Callable[[], Coroutine[Any, Any, _Result]]
-"""A function to call to wait for an operation that has already started. It is not a coroutine, because the result may
+"""A function whose call waits for an operation that has already started. It is not a coroutine, because the result may
 not be needed, and Python warns about a coroutine that is never awaited."""
 
 _SCHEDULER_LINE = f"\r\n{SCHEDULER_HEADER}:".encode()

@@ -148,7 +148,7 @@ class StreamProvisioner:
         return None
 
     def on_no_responders(self, subject: str) -> None:
-        """Restore the streams if `subject` belongs to a stream, because a request on `subject` had no subscriber."""
+        """Restore the streams after a request without a subscriber, if its `subject` belongs to a stream."""
         if subject.startswith(tuple(self._unconsumed.values())):
             self.start_restore()
 

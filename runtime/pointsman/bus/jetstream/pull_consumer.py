@@ -125,7 +125,7 @@ class PullConsumer:
     async def open(self) -> None:
         """Create a missing durable consumer, and subscribe to a new inbox. The call may be repeated.
 
-        A process that may not create consumers uses the existing consumer.
+        A process that is not allowed to create consumers uses the existing consumer.
         """
         if self._may_create:
             await self._create()
@@ -169,7 +169,7 @@ class PullConsumer:
         Raises:
             ConfigurationError: The consumer does not exist, and did not exist before.
             BusUnavailableError: The consumer existed, and does not exist now.
-            PermissionDeniedError: This process may not create the missing consumer, or may not pull.
+            PermissionDeniedError: This process is not allowed to create the missing consumer, or to pull.
         """
         subject = self._bus.api_subject(f"CONSUMER.MSG.NEXT.{self._stream}.{self._name}")
         until = asyncio.get_running_loop().time() + (_ELECTION_S if self._has_replicas() else 0.0)
@@ -313,8 +313,8 @@ class PullConsumer:
     def _start_hold_timer(self) -> None:
         """Start a timer for messages that no caller takes.
 
-        When the timer ends, close the pull request, so the broker sends no more messages. Return the messages that have
-        arrived to the broker.
+        When the timer ends, close the pull request, so the broker sends no more messages. Then return to the broker the
+        messages that have arrived.
         """
         if not self._taking and self._hold is None:
             self._hold = asyncio.get_running_loop().call_later(_HOLD_S, self._release_buffer)

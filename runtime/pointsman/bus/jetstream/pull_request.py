@@ -60,6 +60,9 @@ class PullRequest:
     async def refill(self, room: int, rank: int | None = None) -> None:
         """Request messages for the free part of `room`, if at least half of `room` is free.
 
+        `room` is the number of messages that the caller can take. Messages that are outstanding or in the buffer fill a
+        part of `room`.
+
         If less is free, nothing is requested. Otherwise requests would be frequent, and each request would deliver few
         messages. A ranked consumer accepts only requests with a `rank`, and a consumer without ranks only requests
         without a `rank`.

@@ -1,9 +1,9 @@
 """Name the ephemeral consumers of a connection. A permission can limit a user to such names.
 
-A request that creates a consumer with the name of an existing consumer changes the existing consumer. So a user that
-may use any name may also change the filter of a team's durable consumer. The name is one token, and a permission has no
-wildcard for a part of a token, so a permission must list each name. For this reason, a user with a separate inbox
-prefix has a fixed set of names.
+A request that creates a consumer with the name of an existing consumer changes the existing consumer. So a user that is
+allowed to use any name could change the filter of a team's durable consumer. The name is one token, and a permission
+has no wildcard for a part of a token, so a permission must list each name. For this reason, a user with a separate
+inbox prefix has a fixed set of names.
 """
 
 from __future__ import annotations

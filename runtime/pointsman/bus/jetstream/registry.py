@@ -113,7 +113,7 @@ class KeyValueRegistry:
         self._sorted = None
 
     async def broker_time(self) -> datetime:
-        """Return the time of the broker, by a read of the registry, which every process may read."""
+        """Return the time of the broker, by a read of the registry, which every process is allowed to read."""
         return await self._reader.broker_time(self._stream, f"{self._prefix}>")
 
     async def close(self) -> None:
@@ -145,7 +145,8 @@ class KeyValueRegistry:
                         _log.error(
                             "registry_watch_denied",
                             reason=str(error),
-                            hint="agents that join or leave are missed; allow the user to read the registry",
+                            hint="this process does not detect agents that join or leave; allow the user to read the "
+                            "registry",
                         )
                     denied = True
                     await self._clock.sleep(_RETRY_PAUSE_S)

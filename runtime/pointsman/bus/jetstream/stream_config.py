@@ -164,7 +164,7 @@ async def ensure_streams(
 
 
 def _obstacles(info: Mapping[str, Any], settings: Settings, *, clustered: bool) -> Iterator[str]:
-    """Yield the limits of the account because of which these settings cannot create the streams."""
+    """Yield the reasons why the broker would refuse to create the streams with these settings."""
     if settings.replicas > 1 and not clustered:
         yield f"POINTSMAN_REPLICAS={settings.replicas} needs a cluster of {settings.replicas} servers, not one server"
     limits = info.get("limits") or {}
@@ -326,7 +326,7 @@ def _bounded(wanted: Mapping[str, Any], settings: Settings) -> Mapping[str, Any]
 def unconsumed_subjects(subjects: Subjects) -> dict[str, str]:
     """Return the prefix of the subjects of each stream without a durable consumer.
 
-    No consumer detects the loss of such a stream. The first read or write detects the loss, by these subjects.
+    No consumer detects the loss of such a stream. The first read or write on one of these subjects detects the loss.
 
     Args:
         subjects: The subjects of the namespace.

@@ -43,7 +43,7 @@ _ENDED = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)  # the c
 def demands_tls(settings: Settings) -> bool:
     """Return True if a URL or a setting requires TLS. The bus then refuses every server without TLS.
 
-    One URL with TLS is sufficient: any of the servers may receive the same login, so no server may be without TLS.
+    One URL with TLS is sufficient, because every server receives the same login, which must not be sent without TLS.
     """
     schemes = {url.partition("://")[0].lower() for url in settings.url.split(",") if "://" in url}
     return not schemes.isdisjoint(_SECURE_SCHEMES) or any(

@@ -36,8 +36,8 @@ from pointsman_schemas.subjects import Subjects
 __all__ = ["MAX_PAYLOAD_BYTES", "Broker"]
 
 MAX_PAYLOAD_BYTES = 1_048_576  # the default of nats-server
-# The shortest wait, in seconds. An event loop may fire a timer early by up to the resolution of its clock, so the rest
-# of the wait may be shorter than this.
+# The shortest wait, in seconds. An event loop may fire a timer early by up to the resolution of its clock. The rest of
+# the wait can then be shorter than the loop can measure.
 _CLOCK_RESOLUTION_S = 1e-6
 _NEWEST_ONLY: frozenset[StreamKind] = frozenset({"deliveries", "limits"})
 """The streams that store only the newest message of each subject."""

@@ -47,7 +47,7 @@ class MemoryConsumer:
         finally:
             self._durable.pulling.remove(self)
             if self._ranked and self._durable.ready:
-                broker.wake(self._durable)  # consumers of lower priority may take now
+                broker.wake(self._durable)  # consumers of lower priority can take messages now
 
     async def _take(self, broker: Broker, room: int) -> Sequence[MemoryDelivery]:
         while True:

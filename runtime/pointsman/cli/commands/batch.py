@@ -97,7 +97,7 @@ def _summary(requests: RequestFile, record: BatchRecord) -> str:
     done, left = len(record.ended), requests.rows - len(record.ended)
     text = f"{done} of {requests.rows} rows have ended, {record.completed} completed{_usage_text(record)}"
     if left and record.path is not None:
-        return f"{text}; the same command does the other {left}"
+        return f"{text}; the same command does the remaining {left}"
     return text
 
 

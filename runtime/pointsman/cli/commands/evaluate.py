@@ -101,7 +101,7 @@ def evaluate_suite(
 
 
 def _resolve_target(target: str, folder: Path) -> tuple[str, Path | None]:
-    """Resolve the target of a suite from the suite's folder.
+    """Resolve the target of a suite, relative to the suite's folder.
 
     Args:
         target: A module or a file, with or without a name.

@@ -1,4 +1,4 @@
-"""The command provision, which creates streams and consumers for processes that may not create them."""
+"""The command provision, which creates streams and consumers for processes that are not allowed to create them."""
 
 from __future__ import annotations
 

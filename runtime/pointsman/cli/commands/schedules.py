@@ -67,7 +67,13 @@ def create(
         ),
     ] = None,
     grace: Annotated[
-        float, typer.Option(metavar="SECONDS", min=1, max=86_400, help="Seconds by which a fire may be late.")
+        float,
+        typer.Option(
+            metavar="SECONDS",
+            min=1,
+            max=86_400,
+            help="Seconds by which a fire may be late. --missed applies to fires that are later.",
+        ),
     ] = 60.0,
     input_json: Annotated[
         str | None,

@@ -1,4 +1,4 @@
-"""The commands supervisor, worker and dashboard, which run a process of a system. Each imports only what it runs."""
+"""The commands supervisor, worker and dashboard. Each command runs one process, and imports only the modules for it."""
 
 from __future__ import annotations
 
