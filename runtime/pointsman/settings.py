@@ -44,14 +44,14 @@ _SECRET_FIELDS = {
     "dashboard_token",
 }  # no message repeats the values of these fields
 _MAX_SHOWN_CHARS = 80  # number of characters of a value that a message repeats
-_MAX_INBOX_PREFIX = 128  # characters
+_MAX_INBOX_PREFIX = 128  # largest number of characters
 _MIN_S, _MAX_S = 0.01, 86_400  # seconds: a broker takes longer than 0.01 s to answer; 86,400 s is a day
 # Days: the minimum is one second, and the maximum a hundred years, which the broker can still count in nanoseconds.
 _MIN_DAYS, _MAX_DAYS = 1 / 86_400, 36_500
 _MAX_RETRIES_S = 5 * 86_400  # seconds: five days
 _MAX_COUNT = 1_000_000
 _MAX_EVENT_BYTES = 1 << 30
-_MAX_STREAM_BYTES = (1 << 63) - 1  # the largest integer of the broker
+_MAX_STREAM_BYTES = (1 << 63) - 1  # the largest number of bytes that the broker can represent
 
 
 class Settings(Options):
@@ -190,20 +190,20 @@ class Settings(Options):
     """Maximum number of requests and streams of one caller that one gateway serves at a time. The same number limits
     the signed webhooks of all senders together."""
     gateway_requests_per_minute: Annotated[int, Field(ge=1, le=_MAX_COUNT)] = 600
-    """Maximum number of requests of one caller in a minute at one gateway, for keys that do not set this limit."""
+    """Maximum number of requests of one caller in a minute at one gateway, for API keys that do not set this limit."""
     gateway_running: Annotated[int, Field(ge=1, le=_MAX_COUNT)] = 100
-    """Maximum number of running workflows of one caller, for keys that do not set this limit."""
+    """Maximum number of running workflows of one caller, for API keys that do not set this limit."""
     gateway_daily_bytes: Annotated[int, Field(ge=1024, le=_MAX_STREAM_BYTES)] = 10_737_418_240
     """Maximum size in bytes of all bodies that one caller sends to one gateway in a day, uploads included."""
     gateway_daily_calls: Annotated[int, Field(ge=0)] | None = None
-    """Maximum number of model calls of one caller's workflows in a day (UTC), for keys that do not set this limit.
+    """Maximum number of model calls of one caller's workflows in a day (UTC), for API keys that do not set this limit.
     Unset: no limit."""
     gateway_daily_tokens: Annotated[int, Field(ge=0)] | None = None
-    """Maximum number of tokens of one caller's workflows in a day (UTC), for keys that do not set this limit. Unset: no
-    limit."""
+    """Maximum number of tokens of one caller's workflows in a day (UTC), for API keys that do not set this limit.
+    Unset: no limit."""
     gateway_daily_cost: Annotated[float, Field(ge=0)] | None = None
-    """Maximum cost of one caller's workflows in a day (UTC), in US dollars, for keys that do not set this limit. Unset:
-    no limit."""
+    """Maximum cost of one caller's workflows in a day (UTC), in US dollars, for API keys that do not set this limit.
+    Unset: no limit."""
     gateway_hooks: str | None = None
     """TOML file with the signed webhooks that the gateway receives. Unset: the gateway receives no signed webhooks."""
     gateway_webhooks: Annotated[int, Field(ge=0, le=1_000)] = 5

@@ -275,8 +275,8 @@ class BusObserver(Protocol):
 
         Args:
             subject: The subject.
-            server: The server; None if there is no connection.
-            seconds: The duration.
+            server: The server of the connection; None if there is no connection.
+            seconds: The duration in seconds.
             error: The kind of the error; None if the message was stored.
         """
         ...
@@ -286,8 +286,8 @@ class BusObserver(Protocol):
 
         Args:
             subject: The consumer's subject, which may have wildcards.
-            server: The server; None if there is no connection.
-            consumer: The durable consumer.
+            server: The server of the connection; None if there is no connection.
+            consumer: The name of the durable consumer.
             amount: The number of messages.
         """
         ...

@@ -138,7 +138,7 @@ class ModelReply:
 
 
 class Model(Protocol):
-    """A model behind a provider's API. The model makes one call for each request and never retries."""
+    """A model behind a provider's API. `complete` makes one call to the provider, and never repeats it."""
 
     @property
     def provider(self) -> str:

@@ -16,7 +16,7 @@ from pointsman.util.scrubber import scrub, to_writable
 
 __all__ = ["NonRecordingSpan", "Span", "context_of_span", "record_exception", "set_error", "writable_attributes"]
 
-_MAX_STACK_CHARS: Final = 8_000  # characters of a traceback on a span; enough for some 100 frames
+_MAX_STACK_CHARS: Final = 8_000  # largest number of characters of a traceback on a span; enough for some 100 frames
 
 
 class Span:

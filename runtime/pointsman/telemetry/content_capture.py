@@ -67,7 +67,7 @@ def configure(mode: Mode, *, emails: bool = False) -> None:
 
 
 def mode_of(settings: Settings) -> Mode:
-    """Return the mode of the settings, or of the standard variable; `none` if the variable has an unknown value."""
+    """Return the mode of the settings. If they have none, use OpenTelemetry's variable. An unknown value is `none`."""
     if settings.capture_content is not None:
         return settings.capture_content
     asked = (variable(_CAPTURE_VARIABLE) or "").lower()

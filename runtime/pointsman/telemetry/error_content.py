@@ -20,7 +20,7 @@ __all__ = ["configure", "content_text", "message_of", "stack_of", "without_texts
 _CONTENT_ERRORS: Final = (TaskError, ModelError, ContractError)
 """Errors of Pointsman that quote data of requests, agents and providers. Other errors of Pointsman quote
 only settings and subjects."""
-_MIN_REPLACED_CHARS: Final = 4  # shorter texts are not replaced, because they are parts of other words
+_MIN_REPLACED_CHARS: Final = 4  # shorter texts are not replaced, because they also occur within other words
 
 _visible = False
 

@@ -32,7 +32,7 @@ __all__ = ["Line", "bind", "configure", "get_logger", "send_to"]
 # These characters are escaped: C0, C1 and DEL end or overwrite lines, U+2028 and U+2029 end lines in some readers, the
 # bidirectional marks reorder lines, and a lone surrogate cannot be written as UTF-8.
 _UNPRINTABLE_PATTERN: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-_MAX_DEPTH: Final = 6  # depth to which containers are cleaned; a deeper container is shown as its cleaned `str()`
+_MAX_DEPTH: Final = 6  # levels of nested containers that are cleaned item by item; a deeper one is cleaned as one text
 # A line of an exporter is shown at most once in this time. A failing exporter repeats the line more often.
 _REPEAT_INTERVAL_S: Final = 60.0
 

@@ -20,7 +20,7 @@ __all__ = [
 
 log = get_logger(__name__)
 
-_DEFAULT_QUEUE_SIZE: Final = 2048  # spans or log records; the standard's default
+_DEFAULT_QUEUE_SIZE: Final = 2048  # number of spans or log records; OpenTelemetry's default
 _HTTP_PROTOCOL: Final = "http/protobuf"
 
 

@@ -103,8 +103,8 @@ _tracer: otel.Tracer | None = None
 _sink: SpanSink | None = None
 _recorder: SpanRecorder | None = None
 _outer_contexts: WeakKeyDictionary[otel.Span, otel_context.Context] = WeakKeyDictionary()
-"""The outer context of each span that ended before its inner span, as in interleaved generators. When the inner span
-ends, the nearest open outer span becomes current."""
+"""Interleaved generators can end a span before a span inside it. This map has the outer context of each such span. When
+the inner span ends, the nearest outer span that is still open becomes current."""
 
 
 @dataclass(frozen=True, slots=True)

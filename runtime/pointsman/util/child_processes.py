@@ -24,7 +24,7 @@ _STOP_TIMEOUT_S = 5.0
 _FIRST_PAUSE_S = 0.5  # seconds before a crashed child is started again; doubled after each crash
 _MAX_PAUSE_S = 30.0
 _STABLE_AFTER_S = 30.0  # seconds after which a child counts as stable: its next restart has the first pause again
-_LOG_TAIL_CHARS = 400  # characters of a log that an error repeats
+_LOG_TAIL_CHARS = 400  # number of last characters of a log that an error repeats
 
 
 class ChildExitedError(PointsmanError):

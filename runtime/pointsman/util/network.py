@@ -13,7 +13,7 @@ _CLOSED = tuple(
         ip_network,
         (
             "168.63.129.16/32",  # a public address at which Azure's machines reach the Azure platform
-            "192.0.0.0/24",  # for protocols; 192.0.0.192 is the metadata service of a cloud
+            "192.0.0.0/24",  # addresses of protocols; a cloud has its metadata service at 192.0.0.192
             "192.88.99.0/24",  # former 6to4 relays
             "3fff::/20",  # documentation; Python 3.11 does not know this network
         ),

@@ -7,7 +7,7 @@
 | another machine | without users, the dashboard listens on loopback only |
 | the guessing of a token | after 10 wrong tokens in a minute, an address must wait |
 | a stolen session | a session ends after 12 hours, or when the token of the user is removed |
-| a reader of the network | over plain HTTP, a login works only on loopback; over HTTPS, the cookie is `Secure` |
+| an eavesdropper on the network | over plain HTTP, a login works only on loopback; over HTTPS, the cookie is `Secure` |
 | a script in the text of a model | text is shown as text, and only scripts of the package may run |
 """
 
@@ -77,7 +77,7 @@ _MAX_ADDRESSES = 10_000  # number of addresses whose failures are in memory
 
 
 class LoginThrottle:
-    """Count wrong tokens by address. An address with too many must wait, so guessing a token takes too long.
+    """Count wrong tokens by address. After too many, the address must wait, so guessing a token takes too long.
 
     Args:
         monotonic: The clock, in seconds.

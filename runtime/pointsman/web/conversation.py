@@ -47,7 +47,7 @@ class Conversation:
     Args:
         client: The client.
         questions: The open questions of the namespace.
-        status: Returns the common data of all pages, which are sent after each change.
+        status: Function that returns the common data of all pages. This data is sent after each change.
         team: The team.
         caller: The caller to whom the thread belongs.
         thread: The id of the thread.

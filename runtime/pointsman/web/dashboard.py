@@ -3,18 +3,18 @@
 | Path | Content |
 |---|---|
 | `/`, `/workflows/ID`, `/agents`, `/questions`, `/dead-letters` | a page; its data comes from `/api/live/...` |
-| `/threads`, `/threads/TEAM/CALLER/THREAD` | the conversations, one conversation |
-| `/batches`, `/schedules` | the batches and the schedules of all callers |
-| `/webhooks` | the endpoints of webhooks, and their deliveries |
-| `/api/live/workflows`, `/api/live/workflows/ID` | server-sent events with the log's sequences as ids |
+| `/threads`, `/threads/TEAM/CALLER/THREAD` | the page of all conversations; the page of one conversation |
+| `/batches`, `/schedules` | the page of all callers' batches; the page of all callers' schedules |
+| `/webhooks` | the page of webhook endpoints and their deliveries |
+| `/api/live/workflows`, `/api/live/workflows/ID` | server-sent events with ids, to continue after a reconnect |
 | `/api/live/agents`, `/api/live/questions`, `/api/live/dead-letters` | server-sent events with the current state |
 | `/api/live/threads`, `/api/live/threads/TEAM/CALLER/THREAD` | server-sent events with the current state |
 | `/api/live/batches`, `/api/live/schedules`, `/api/live/webhooks` | server-sent events with the current state |
 | POST `/api/batches`, `/api/batches/ID/ACTION` | send the rows of a file; pause, resume or cancel a batch |
 | `/api/batches/ID/results` | the results that the command `batch` writes |
-| `/api/events/STREAM/SEQUENCE`, `/api/dead-letters/ID` | one complete event, one complete dead letter |
+| `/api/events/STREAM/SEQUENCE`, `/api/dead-letters/ID` | one complete event; one complete dead letter |
 | `/api/workflows/ID/export` | the file that the command `export` writes |
-| `/api/workflows/ID/files/DIGEST`, POST `/api/files` | a file of a workflow, a file for a request |
+| `/api/workflows/ID/files/DIGEST`, POST `/api/files` | download a file of a workflow; upload a file for a request |
 | POST `/api/requests`, `/api/workflows/ID/cancel` | the actions of the commands `submit` and `cancel` |
 | POST `/api/workflows/ID/resume`, `/api/workflows/ID/messages` | the actions of the commands `resume` and `tell` |
 | POST `/api/questions/ID/ACTION` | the actions of the commands `answer`, `approve` and `reject` |
@@ -22,7 +22,7 @@
 | POST `/api/dead-letters/replay`, `/api/dead-letters/discard` | replay or discard all letters that match a search |
 | POST `/api/schedules`, `/api/schedules/TEAM/CALLER/NAME/ACTION` | the actions of the commands `schedules` |
 | POST `/api/webhooks`, `/api/webhooks/ID/ACTION` | the actions of the commands `webhooks` |
-| `/login`, POST `/logout`, `/api/me` | the session of the browser, the name and the role of the user |
+| `/login`, POST `/logout`, `/api/me` | the login form; the end of the session; the name and role of the user |
 """
 
 from __future__ import annotations

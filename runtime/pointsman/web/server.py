@@ -63,7 +63,7 @@ async def serve(
         settings: The settings.
         users: The users, as `check_access` returns them.
         hosts: Host names that requests may use, in addition to addresses, `localhost` and `dashboard_host`.
-        stop: Ends the server.
+        stop: The event that ends the server when it is set.
         ready: Called with the URL when the server listens.
 
     Raises:

@@ -38,7 +38,7 @@ __all__ = [
     "workflow_json",
 ]
 
-_MAX_CAUSE_CHARS = 400  # characters of a cause in the list; the complete letter has the whole cause
+_MAX_CAUSE_CHARS = 400  # number of characters of a cause in the list; the complete letter has the whole cause
 
 
 def workflow_json(entries: Sequence[Entry], reports: Sequence[Progress], alive: Collection[str]) -> dict[str, Any]:

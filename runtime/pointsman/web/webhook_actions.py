@@ -30,7 +30,7 @@ class WebhookActions:
     Args:
         client: The client of the dashboard.
         private_networks: Also accept URLs with `http`, because the webhook services may send to private networks.
-        refresh: Reads the endpoints again after an action.
+        refresh: Function that reads the endpoints again. Called after an action.
     """
 
     def __init__(self, client: Client, *, private_networks: bool, refresh: Callable[[], None]) -> None:

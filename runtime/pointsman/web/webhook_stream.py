@@ -41,7 +41,7 @@ class WebhookStream:
     Args:
         client: The client of the dashboard.
         deliveries: The deliveries.
-        status: Returns the data that all pages have.
+        status: Function that returns the data that all pages have.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class WebhookStream:
             Server-sent events.
         """
         user, asked = user_of(request.scope), request.query_params
-        # other roles do not get the path of a URL, which may be a secret of the receiver
+        # Only operators get the path of a URL, because the path may be a secret of the receiver.
         whole = user is None or user.role == "operate"
         text = asked.get("text", "")[:_MAX_SEARCH_CHARS].casefold()
         endpoint, status = asked.get("endpoint", ""), asked.get("status", "")

@@ -37,7 +37,7 @@ class WorkflowActions:
 
     Args:
         client: The client of the dashboard.
-        refresh: Polls the questions and the queued requests after an action.
+        refresh: Function that polls the questions and the queued requests now. Called after an action.
     """
 
     def __init__(self, client: Client, refresh: Callable[[], None]) -> None:

@@ -29,7 +29,7 @@ Labels: TypeAlias = frozenset[tuple[str, Value]]
 """Key of a series: its attributes. Their order does not matter."""
 HistogramSpecs: TypeAlias = Mapping[str, tuple[str, str, tuple[float, ...]]]
 """Unit, description and boundaries of histograms, by name."""
-MAX_SERIES: Final = 2000  # largest number of series of one metric; the standard's default
+MAX_SERIES: Final = 2000  # largest number of series of one metric; OpenTelemetry's default
 OVERFLOW_LABELS: Final[Labels] = frozenset({("otel.metric.overflow", True)})
 """Key of the overflow series. It gets the values of all series beyond the maximum."""
 _INFINITE: Final = float("inf")

@@ -28,7 +28,7 @@ __all__ = ["EncodedSpan", "LeanSpan", "SpanRecorder"]
 
 # Number of spans that are encoded in a row: all but the first use warm CPU caches. 32 spans take half a millisecond.
 _ENCODE_BATCH: Final = 32
-_MAX_ATTRIBUTES: Final = 128  # limit of attributes, of events and of links of a span; the standard's default
+_MAX_ATTRIBUTES: Final = 128  # largest number of attributes, events or links of a span; OpenTelemetry's default
 _ENCODE_HINT: Final = "check the name, events and times that a tool or a library sets on its surrounding span"
 _UNSET_STATUS: Final = (otel.StatusCode.UNSET.value, "")
 _SpanData: TypeAlias = tuple[str, int, TraceContext, str | None, Mapping[str, Any], dict[str, Any]]

@@ -1,9 +1,9 @@
 """Encode ended spans as the bytes of an OTLP request. The result equals the result of the SDK's encoder.
 
-The format is protobuf. This module contains the numbers of fields, because OTLP never changes them. A field is a tag
-(number and kind), then its value, or its length and its bytes. The numbers and the order of the fields are from
-`opentelemetry/proto/trace/v1/trace.proto`. Values of types that OTLP does not have, and integers of more than 64 bits,
-are left out. Lone surrogates, which UTF-8 cannot encode, are escaped.
+The format is protobuf. This module contains the numbers of fields, because OTLP never changes them. A field begins
+with a tag (its number and kind). A number follows, or a length and so many bytes. The numbers and the
+order of the fields are from `opentelemetry/proto/trace/v1/trace.proto`. Values of types that OTLP does not have, and
+integers of more than 64 bits, are left out. Lone surrogates, which UTF-8 cannot encode, are escaped.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ __all__ = ["encode_request", "encode_span"]
 _PAIR_CACHE_SIZE: Final = 1024  # number of encoded attributes in the cache; nearly every span repeats them
 # Longest value in the cache, in characters. Longer values are not cached, because they are usually ids.
 _MAX_CACHED_CHARS: Final = 24
-# Number of heads of longer texts in the cache. Texts with the same key and the same length have the same head.
+# Number of cached heads of attributes with longer texts. A head is the bytes before the text, with the key and the
+# length of the text, so many attributes have the same head.
 _HEAD_CACHE_SIZE: Final = 4096
 _SIZE_CACHE_SIZE: Final = 4096  # number of encoded sizes in the cache; spans of one kind have similar sizes
-_INT64_BOUND: Final = 1 << 63  # an integer of OTLP is at least the negative bound, and less than the bound
+_INT64_BOUND: Final = 1 << 63  # OTLP allows integers from the negative bound up to the bound minus 1
 _UTF8: Final = ("utf-8", "backslashreplace")
 
 _pack_times: Final = struct.Struct("<BQBQ").pack
