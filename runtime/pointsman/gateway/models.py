@@ -55,7 +55,7 @@ __all__ = [
 FILE_ID_PATTERN = r"^file-[0-9a-f]{24}-[0-9a-f]{64}$"
 """The id of an upload."""
 MAX_FILES = 100
-"""Largest number of files of a request. `Limits.files` of a team can be a lower bound."""
+"""Largest number of files of a request. `Limits.files` of a team can be smaller."""
 WorkflowStatus = Literal[
     "queued",
     "cancelling",
@@ -103,7 +103,7 @@ def _is_timestamp(value: object) -> object:
 
 Count = Annotated[int, Field(strict=True, ge=0), BeforeValidator(_whole)]
 Timestamp = Annotated[AwareDatetime, BeforeValidator(_is_timestamp)]
-"""A time in a query, with a time zone."""
+"""A time in a query or a body, with a time zone."""
 
 
 class BudgetRequest(Body):
@@ -180,7 +180,7 @@ class OutcomeView(BaseModel):
     answer: JsonValue = Field(description="The answer.")
     reason: str = Field(description="The reason for a status other than `completed`.")
     gaps: list[GapView] = Field(description="Tasks whose result is missing in the answer.")
-    usage: UsageView = Field(description="Usage of the workflow and of the teams below it.")
+    usage: UsageView = Field(description="Usage of the workflow and of its child workflows.")
     elapsed: float = Field(description="Seconds from start to end.")
 
     @classmethod
@@ -209,7 +209,7 @@ class WorkflowItem(BaseModel):
     correlation_id: str = Field(description="The correlation id of the request.")
     caller: str = Field(description="The caller; empty for a request that was not sent to a gateway.")
     created_at: AwareDatetime = Field(
-        description="Time of admission. Time of the request, while the request waits for admission."
+        description="Time of admission; while the request waits for admission, the time of the request."
     )
     ended_at: AwareDatetime | None = Field(default=None, description="Time of the end.")
 
@@ -221,7 +221,7 @@ class WorkflowView(WorkflowItem):
     outcome: OutcomeView | None = Field(default=None, description="The end of the workflow.")
     questions: list[str] = Field(default=[], description="Ids of the questions for which the workflow waits.")
     warning: str | None = Field(
-        default=None, description="For a request that waits for admission: a warning that the team may not exist."
+        default=None, description="For a request that waits for admission: a warning that the team might not exist."
     )
 
 
@@ -235,7 +235,7 @@ class WorkflowPage(BaseModel):
 class CancelRequest(Body):
     """The cancellation of a workflow."""
 
-    reason: str = Field(default="", max_length=1_000, description="The reason, for the outcome.")
+    reason: str = Field(default="", max_length=1_000, description="The reason, which the outcome repeats.")
 
 
 class MessageRequest(Body):
@@ -266,7 +266,7 @@ class MessageView(BaseModel):
 class ResumeRequest(Body):
     """The resumption of a workflow."""
 
-    reason: str = Field(default="", max_length=1_000, description="The reason, for the log.")
+    reason: str = Field(default="", max_length=1_000, description="The reason, which the log stores.")
 
 
 class QuestionView(BaseModel):
@@ -329,15 +329,15 @@ class Approval(Body):
 class Rejection(Body):
     """A rejection."""
 
-    reason: str = Field(default="", max_length=1_000, description="The reason, for the planner or the agent.")
+    reason: str = Field(default="", max_length=1_000, description="The reason, which the planner or the agent reads.")
 
 
 class AnswerView(BaseModel):
     """The result of an answer."""
 
     counted: bool | None = Field(
-        description="True if this answer decided; false if an earlier answer decided; null if no supervisor has read "
-        "the answer yet."
+        description="True if this answer counts; false if an earlier answer counts; null if no supervisor has read the "
+        "answer yet."
     )
     message: str = Field(description="The result in one sentence.")
 
@@ -347,8 +347,8 @@ class AgentView(BaseModel):
 
     name: str = Field(description="The name.")
     description: str = Field(description="The tasks that the agent can do.")
-    role: str = Field(description="The role of the tasks that the agent accepts.")
-    skills: list[str] = Field(description="Skills by which plans may address the agent.")
+    role: str = Field(description="The role of the tasks that the agent accepts, such as `work` or `plan`.")
+    skills: list[str] = Field(description="Skills by which a plan can select the agent.")
     examples: list[str] = Field(description="Example requests.")
     version: str = Field(description="The version.")
     model: str | None = Field(default=None, description="The model that the agent uses.")
@@ -362,7 +362,7 @@ class TeamView(BaseModel):
 
     name: str = Field(description="The name.")
     description: str = Field(description="The requests that the team serves.")
-    skills: list[str] = Field(description="Skills by which plans of other teams may address the team.")
+    skills: list[str] = Field(description="Skills by which a plan of another team can select the team.")
     examples: list[str] = Field(description="Example requests.")
     version: str = Field(description="A digest of the team's definition.")
     supervisors: int = Field(description="Number of live supervisors.")

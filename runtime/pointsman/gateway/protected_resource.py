@@ -1,4 +1,4 @@
-"""Describe the MCP server as a protected resource (RFC 9728), so that clients find the issuer of its tokens."""
+"""Describe the MCP server as a protected resource (RFC 9728). Clients read which issuer's tokens the server accepts."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ def metadata_url(scope: Scope) -> str:
 def protected_resource(settings: Settings, scope: Scope) -> dict[str, Any]:
     """Return the metadata.
 
-    The resource is the audience of the tokens if the audience is a URL, and otherwise the URL of the MCP server.
+    The value of `resource` is the audience of the tokens if the audience is a URL, and otherwise the URL of the MCP
+    server.
 
     Args:
         settings: The settings, with an issuer.

@@ -31,7 +31,7 @@ TeamPath = Annotated[str, Path(pattern=TOKEN_PATTERN, description="The team.")]
 NamePath = Annotated[str, Path(pattern=TOKEN_PATTERN, description="The name of the schedule.")]
 OwnerQuery = Annotated[
     str | None,
-    Query(pattern=TOKEN_PATTERN, description="The owner of the schedule, for operators. Default: you."),
+    Query(pattern=TOKEN_PATTERN, description="The owner of the schedule. Only operators may name another owner."),
 ]
 
 
@@ -143,7 +143,7 @@ class ScheduleResult(BaseModel):
         "supervisor of the team has answered."
     )
     schedule: ScheduleView | None = Field(default=None, description="The schedule after the change.")
-    warning: str | None = Field(default=None, description="A warning if the team may not exist.")
+    warning: str | None = Field(default=None, description="A warning if the team might not exist.")
 
 
 _Command: TypeAlias = Callable[..., Awaitable[Schedule | None]]

@@ -26,7 +26,7 @@ from pointsman_schemas.log import Entry, WorkflowEnded
 __all__ = ["LogEvent", "Position", "StreamItem", "WorkflowStreams"]
 
 _RETRY_PAUSE_S = 0.5  # seconds before the log is read again, if the broker is unavailable or its replica lags behind
-_REPLICA_LAG_S = 2.0  # seconds by which a replica of the broker may lag behind the leader
+_REPLICA_LAG_S = 2.0  # seconds by which a replica of the broker can lag behind the leader
 _POSITION = re.compile(r"([0-9]{1,18})\.([0-9]{1,9})")
 
 
@@ -127,7 +127,7 @@ class WorkflowStreams:
                                     return
                     async with aclosing(self._arriving(subscription)) as arriving:
                         async for item in arriving:
-                            if isinstance(item, Delta):  # the queue may drop pieces of text, so `texts` looks for gaps
+                            if isinstance(item, Delta):  # the queue can drop pieces of text, so `texts` looks for gaps
                                 if (piece := texts.add(item)) is not None:
                                     yield piece
                                 continue

@@ -203,7 +203,7 @@ async def list_webhook_deliveries(
     status: Annotated[DeliveryStatus | None, Query(description="The status. Default: any status.")] = None,
     limit: Annotated[int, Query(ge=1, le=1_000, description="The greatest number of deliveries.")] = 100,
 ) -> DeliveryPage:
-    """List the deliveries of an endpoint with at least one attempt, the newest change first."""
+    """List the deliveries of an endpoint, the newest change first. A delivery is listed after its first attempt."""
     await _store_of(context, caller, webhook_id)
     client = context.client
     found = await list_deliveries(client.bus, client.subjects, endpoint=webhook_id, status=status, limit=limit)

@@ -49,7 +49,7 @@ __all__ = ["MAX_WAIT_S", "WorkflowPath", "router"]
 router = APIRouter(prefix="/v1/workflows", tags=["workflows"])
 
 MAX_WAIT_S = 60.0
-"""Longest wait of a request for the end of its workflow, in seconds, because proxies close longer requests."""
+"""Largest number of seconds that a request waits for the end of its workflow. Proxies close longer requests."""
 _WAIT = re.compile(r"(?:^|[,;\s])wait=([0-9]{1,6})(?:$|[,;\s])")
 _MAX_QUEUED = 100  # largest number of waiting requests of each team in a list
 
@@ -66,7 +66,7 @@ class ListQuery(BaseModel):
         default=None, description="The team. Default: all teams."
     )
     status: list[WorkflowStatus] = Field(
-        default=[], description="The statuses, of which a workflow must have one. Default: all statuses."
+        default=[], description="A list of statuses. Workflows with one of them are listed. Default: any status."
     )
     since: Timestamp | None = Field(default=None, description="The earliest time of creation.")
     until: Timestamp | None = Field(default=None, description="The time before which a workflow was created.")
@@ -248,7 +248,7 @@ async def tell_workflow(
 async def resume_workflow(
     workflow_id: WorkflowPath, body: ResumeRequest, context: ContextArg, caller: CallerArg
 ) -> WorkflowView:
-    """Do the failed tasks of a workflow that ended as `failed` or `partial` again, in a new round."""
+    """Repeat the failed tasks of a workflow in a new round. The workflow must have ended as `failed` or `partial`."""
     workflow = await context.find(caller, workflow_id)
     await context.resume(caller, workflow, body.reason)
     return await context.view(caller, workflow_id)

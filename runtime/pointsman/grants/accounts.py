@@ -1,10 +1,10 @@
 """List the subjects that the two accounts of a tenant import from each other.
 
 One account has the JetStream streams. Callers, workers and viewers are users of the other account, the edge account,
-which imports the subjects that these users need. NATS has two kinds of imports. A service import passes requests on and
-their answers back. The edge account has a service import for each subject on which its users may publish. A stream
-import only passes messages on, and has nothing to do with JetStream streams. The edge account has a stream import for
-each subject to which its users may subscribe.
+which imports the subjects that these users need. NATS has two kinds of imports. A service import sends requests to the
+other account and returns the answers. The edge account has a service import for each subject on which its users may
+publish. A stream import only receives messages of the other account, and has nothing to do with JetStream streams. The
+edge account has a stream import for each subject to which its users may subscribe.
 
 A service import also protects the account with the JetStream streams. The broker replaces the reply subject of each
 request with a subject that leads back to the edge account. So no user of the edge account can direct an answer to
@@ -71,7 +71,7 @@ def exchange(namespaces: Iterable[str]) -> Exchange:
 
 
 def has_many_answers(service: str) -> bool:
-    """Return True if a request to a service may have several answers.
+    """Return True if a request to a service can have several answers.
 
     The export of such a service must allow several answers. For each other service, the broker forgets the reply
     subject of a request after the first answer. So the reply subjects of a busy publisher take little memory of the

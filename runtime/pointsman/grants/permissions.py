@@ -103,10 +103,10 @@ class Grant:
     actions: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Check the names.
+        """Check the names and the actions.
 
         Raises:
-            ConfigurationError: The role does not have an action, needs a team or an agent, or allows none.
+            ConfigurationError: An action does not belong to the role, or teams or agents are missing or not allowed.
             InvalidTokenError: A name is not a token of a subject.
         """
         token(self.name, "user")
@@ -441,7 +441,7 @@ class _Table:
             f"{ns}.message.*.{_TEAM}.>",
             f"{ns}.thread.{_TEAM}.>",
             f"{ns}.cron.{_TEAM}.>",
-            f"{ns}.request.{_TEAM}.*",  # in the name of callers: from schedules, and from messages to ended turns
+            f"{ns}.request.{_TEAM}.*",  # in the name of callers, for schedules and for messages to ended turns
             f"{ns}.dead.>",  # dead letters of the team, and of agents whose tasks have failed
             f"{ns}.cancelled.{_TEAM}.*",
             f"{ns}.handed.>",

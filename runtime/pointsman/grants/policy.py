@@ -119,7 +119,7 @@ class Policy(BaseModel):
             raise ConfigurationError(f"{path} is not valid: {describe(error)}") from None
         known: dict[str, tuple[Grant, str]] = {}
         for key in policy.keys:
-            rights = key.grant(key.name), key.namespace  # made here, so an unusable grant is an error at the start
+            rights = key.grant(key.name), key.namespace  # an unusable grant is an error here, when the callout starts
             if known.setdefault(key.name, rights) != rights:
                 raise ConfigurationError(
                     f"{path} has two API keys named {key.name!r} with different rights, and each key would receive "

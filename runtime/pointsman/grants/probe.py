@@ -81,7 +81,7 @@ async def refused_rights(settings: Settings, grant: Grant) -> list[RefusedRight]
     def on_refusal(refusal: Refusal, error: PermissionDeniedError) -> None:
         refused.add(("subscribe to" if refusal.operation == "subscribe" else "publish on", refusal.subject))
 
-    with connection.optional_requests(""):  # a refusal is a result here, so it is logged as info
+    with connection.optional_requests(""):  # a refusal is an expected result here, so log it as info
         await connection.open(settings.request_timeout)
         connection.refusal_listeners.add(on_refusal)
         try:
@@ -99,7 +99,7 @@ async def refused_rights(settings: Settings, grant: Grant) -> list[RefusedRight]
 
 
 def count_rights(grant: Grant, namespace: str) -> int:
-    """Count the rights of a grant that `refused_rights` tries."""
+    """Count the rights that `refused_rights` tries for a grant."""
     rights = permissions(grant, namespace)
     named = {("publish on", _without_slot(each)) for each in rights.publish}
     return len(named | {("subscribe to", _without_slot(each)) for each in rights.subscribe})

@@ -1,4 +1,4 @@
-"""The HTTP server of the dashboard and the gateway, with bounds of connections, hosts, streams and downloads.
+"""The HTTP server of the dashboard and the gateway, with checks of connections and host names, streams and downloads.
 
 Read in this order: server, connections, hosts, sse, downloads, statuses
 """

@@ -1,4 +1,8 @@
-"""Check the host names in requests. A foreign web page can reach this machine by a name of its own (DNS rebinding)."""
+"""Check the host names in requests.
+
+The owner of a foreign web page can give the address of this machine to a foreign name. The page could then send
+requests to this machine under the foreign name (DNS rebinding).
+"""
 
 from __future__ import annotations
 

@@ -78,11 +78,11 @@ async def run_server(
 
 
 def _unambiguous(app: ASGIApp) -> ASGIApp:
-    """Return an application that refuses requests with two lengths, and closes their connections.
+    """Return an application that refuses requests with two headers for the length, and closes their connections.
 
     Suppose a proxy reads the body by `Content-Length`, and this server reads the body by `Transfer-Encoding`. This
-    server could then take the rest of the body as the next request of the connection. But the proxy uses the connection
-    for several clients, so the response could go to another client.
+    server could then take the rest of the body as the next request of the connection. If the proxy uses the connection
+    for several clients, another client could get the response.
 
     Args:
         app: The application.

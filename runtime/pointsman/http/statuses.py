@@ -65,7 +65,7 @@ def headers_of(error: PointsmanError) -> Mapping[str, str]:
     match error:
         case CallerLimitError():
             return {"retry-after": str(error.retry_after)}
-        case RowsRefusedError():  # a part of the body may be unread, so the connection cannot serve another request
+        case RowsRefusedError():  # a part of the body can be unread, so the connection cannot serve another request
             return {"connection": "close"}
         case RangeError():
             return {"content-range": f"bytes */{error.size}"}

@@ -53,7 +53,7 @@ class Activity:
 def activity_of(begun: Sequence[tuple[float, str]], *, since: float | None, now: float) -> Activity | None:
     """Count workflows by their start and status.
 
-    All times are in seconds since 1970. The columns begin at `since`, or, without `since`, at the first start.
+    All times are in seconds since 1970. The columns cover the time from `since`, or from the first start, up to `now`.
 
     Returns:
         The numbers; None for fewer than two workflows.

@@ -203,7 +203,7 @@ class WorkflowIndex(Projection):
         )
 
     async def _read_row(self, stored: StoredMessage) -> WorkflowRow | None:
-        """Read the row of a workflow from the log. Its start was not read, or the index has dropped its row."""
+        """Read the row of a workflow from the log, if the start was not read or the index has dropped the row."""
         row: WorkflowRow | None = None
         if self.progress < 1:  # in the history that is read at the start, these are the oldest workflows, so omit them
             return None

@@ -93,7 +93,7 @@ class Capabilities:
         left_out: Parameters that are not sent. `messages.NAME` means an opaque field of earlier turns, `schema.NAME`
             means a keyword of JSON Schema, and `system` means the role of the instructions.
         renamed: Parameters that are sent under another name.
-        output_modes: The way to request an answer by a schema, by the name of the answer; `*` is for all names.
+        output_modes: For each name of an answer, the way to request the answer; `*` stands for all names.
         max_tokens: The largest accepted value of the parameter for the length of an answer, or None.
         window: The largest number of tokens of the input and the answer together, or None.
         token_rate: Number of input tokens that the server counts for each estimated input token.
@@ -116,7 +116,7 @@ class Capabilities:
         return modes[-1] if modes else _OUTPUT_MODES[0]
 
     def answer_tokens(self, request: ModelRequest) -> int:
-        """Return the largest number of tokens to request, within the known limits of the model."""
+        """Return the limit of the answer in tokens: the limit in the request, or a smaller known limit of the model."""
         bounds = [request.max_tokens]
         if self.max_tokens is not None:
             bounds.append(self.max_tokens)
@@ -138,7 +138,7 @@ class Capabilities:
         return f"{_EXTRA}{name}" not in self.left_out
 
     def learn(self, status: int, detail: ErrorDetail, body: Mapping[str, Any], request: ModelRequest) -> str:
-        """Find the refused parameter in a refusal, and change the limits so that the next request avoids it.
+        """Find the parameter that the server has refused, and change the limits so that the next request avoids it.
 
         Args:
             status: The HTTP status of the refusal.
@@ -176,7 +176,7 @@ class Capabilities:
             if not MIN_CALL_TOKENS <= whole - used < asked:
                 return ""
             self.window, self.token_rate = whole, max(used / max(estimate_input_tokens(request), 1), 0.01)
-            return f"an answer has at most the tokens that the context of {whole} leaves"
+            return f"the input and the answer have at most {whole} tokens together"
         if _WINDOW.search(words):
             return ""
         smaller = [number for found in _NUMBER.findall(words) if MIN_CALL_TOKENS <= (number := _whole(found)) < asked]
@@ -242,7 +242,7 @@ class Capabilities:
         return "the instructions are a part of the first message"
 
     def _cleaned(self, value: Any, keywords: list[str]) -> Any:
-        """Return a part of a body with all of its schemas cleaned."""
+        """Return a part of a body. Its schemas lose the refused keywords, and its tools lose a refused `strict`."""
         if isinstance(value, list):
             return [self._cleaned(each, keywords) for each in value]
         if not isinstance(value, dict):
@@ -305,7 +305,7 @@ def _has_strict(body: Mapping[str, Any]) -> bool:
 
 
 def _extras(body: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the names of the fields of earlier answers that no API defines."""
+    """Yield the names of the opaque fields in the earlier answers of a body."""
     for message in body.get("messages") or ():
         if isinstance(message, dict) and message.get("role") == "assistant":
             yield from (name for name in message if name not in ("role", "content", "tool_calls"))

@@ -1,6 +1,6 @@
 """Tables of the values and texts with which providers report the end of an answer, errors, quotas and token counts.
 
-Every adapter reads the same tables, because many servers copy the values of another provider.
+Every adapter reads the same tables. So a value that one provider has introduced is also valid for all other providers.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ FINISH_REASONS: Final[Mapping[str, Finish]] = {
     "load": "error",
     "unload": "error",
 }
-"""The end of an answer, by the provider's value in lower case. `Finish` has no value for an answer with tool calls,
-because several servers write `stop` for such an answer. So adapters look for the calls themselves."""
+"""The way in which an answer ended, by the provider's value in lower case. `Finish` has no value for an answer with
+tool calls, because several servers write `stop` for such an answer. So adapters look for the calls themselves."""
 
 _FINISH_PATTERNS: Final[tuple[tuple[re.Pattern[str], Finish], ...]] = (
     (re.compile(r"length|max|limit|trunc|token|budget|context|incomplete"), "length"),
@@ -91,7 +91,7 @@ the answer is treated as whole."""
 
 
 def finish_of(word: str) -> Finish:
-    """Return the end of an answer, from the provider's value in any letter case, such as `FinishReason.MAX_TOKENS`."""
+    """Return the way in which an answer ended, from the provider's value, such as `FinishReason.MAX_TOKENS`."""
     snake = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", word.strip().rpartition(".")[2])
     name = re.sub(r"[^a-z]+", "_", snake.lower()).strip("_").removeprefix("finish_reason_")
     if (known := FINISH_REASONS.get(name)) is not None:

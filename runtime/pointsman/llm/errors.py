@@ -1,4 +1,4 @@
-"""Convert every failure of a provider to a `ModelError` with a class, the time to wait, and a message without keys."""
+"""Convert each failure of a provider to a `ModelError` with a class, a time to wait, and a message without API keys."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ class ErrorDetail:
 def error_from_status(provider: str, status: int, body: object, headers: Mapping[str, str]) -> ModelError:
     """Return the error for an answer with an HTTP status of 400 or more.
 
-    For a status of 401 or 403, the provider's text is left out, because it may quote the API key.
+    For a status of 401 or 403, the provider's text is left out, because it can quote the API key.
     """
     detail = body if isinstance(body, ErrorDetail) else error_detail(body)
     waits = _is_retryable(status)
@@ -421,7 +421,7 @@ def _number(text: str | None) -> float | None:
 
 
 def _parsed(text: str) -> object | None:
-    """Return the object or list if the whole text is JSON of an object or a list, else None."""
+    """Return the object or the list if the whole text is the JSON of one; else None."""
     text = text.strip().removeprefix("data:").strip()
     if not text.startswith(("{", "[")):
         return None

@@ -99,7 +99,7 @@ class Field:
         return str(self.value)
 
     def count(self) -> int:
-        """Return a count of tokens, from a number or from a text of digits. Any other or negative value counts as 0."""
+        """Return a count of tokens, from a number or a text of digits. A negative or any other value counts as 0."""
         value = self.value
         if isinstance(value, str) and value.strip().isascii() and value.strip().isdigit() and len(value) < 20:
             value = int(value)

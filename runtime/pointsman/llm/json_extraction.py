@@ -33,7 +33,7 @@ def find_json(text: str) -> tuple[JsonValue, ...]:
         text: The text of a model.
 
     Returns:
-        The value, if the whole text is JSON. Otherwise all outer objects in their order.
+        The value, if the whole text is JSON. Otherwise, the objects that are not inside another object, in their order.
     """
     text = text.strip().removeprefix("\ufeff")
     if (value := parse_strict_json(text)) is not None:

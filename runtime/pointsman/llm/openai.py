@@ -39,8 +39,8 @@ fields in these turns, and refuse the fields in other turns."""
 class OpenAIServer(ProviderModel):
     """A model of a server with one of OpenAI's APIs.
 
-    The server is `base_url`, `OPENAI_BASE_URL` or OpenAI's own server. The key is `api_key` or `OPENAI_API_KEY`. A
-    server at a base URL may need no key; then no key is sent.
+    The server is `base_url`, `OPENAI_BASE_URL` or OpenAI's own server. The key is `api_key` or `OPENAI_API_KEY`. At a
+    base URL, no key is needed, because some servers need none. Such a server then gets the text `none` as the key.
     """
 
     provider = "openai"
@@ -371,7 +371,7 @@ def _place(index: object) -> int | None:
 
 
 class _Pieces(list[str]):
-    """The pieces of an unknown text."""
+    """The pieces of a text in an opaque field."""
 
 
 _CONSTANT: Final = ("type", "id", "index", "format", "role", "name", "signature", "thought_signature")

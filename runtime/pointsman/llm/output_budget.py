@@ -77,8 +77,8 @@ def estimate_interrupted_usage(request: ModelRequest, told: Usage | None, heard:
         heard: The part of the answer that arrived.
 
     Returns:
-        The reported usage, with two changes. If the input was not reported, it is estimated. If the estimate for the
-        part of the answer is larger than the reported output, the estimate is the output.
+        The reported usage, with two changes. If the input was not reported, it is estimated. If the estimate for
+        `heard` is larger than the reported output, the estimate is the output.
     """
     told = told or Usage(calls=1)
     return told.model_copy(

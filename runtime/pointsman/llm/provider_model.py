@@ -1,4 +1,7 @@
-"""Call a model over HTTP with its provider's SDK, in any dialect. Each call gets one reply, without a retry."""
+"""Call a model over HTTP with its provider's SDK. Each call gets one reply, without a retry.
+
+A `Dialect` for each API writes the requests and reads the replies.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +65,7 @@ class Dialect:
         name: The name of the API.
         key_variable: The environment variable of the API key.
         write: Function that returns the body of a request to a model.
-        read: Function that returns a whole reply in its checked form.
+        read: Function that reads the body of a whole reply and returns a `ParsedReply`.
         stream: Function that returns an empty stream.
         send: Function that sends a body with the SDK's client and returns the context manager of a raw response.
         cached_apart: True if the API counts the tokens of its cache separately, and not as input.

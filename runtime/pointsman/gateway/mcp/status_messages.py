@@ -1,9 +1,9 @@
 """Follow the workflows of the tasks that clients ask for, and keep a status message for each of these tasks.
 
 The status message is the newest line about the work. The text of an agent is not stored, so a process has only the text
-that arrived while the process followed the workflow. So each tasks/get makes the process follow the workflow for some
-time. If a client changes to another replica of the gateway, the first tasks/get at this replica has no status message,
-but makes the replica follow the workflow. The next tasks/get returns the newest line.
+that arrived while the process followed the workflow. So each tasks/get request of a client makes the process follow the
+workflow for some seconds. If a client changes to another replica of the gateway, its first tasks/get there gets no
+status message, but makes the replica follow the workflow. Its next tasks/get gets the newest line.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class StatusMessage(NamedTuple):
 
 
 class StatusMessages:
-    """The status messages of the tasks of one server."""
+    """Keeps the status messages for the tasks of one server."""
 
     def __init__(self) -> None:
         self._followed: dict[str, _Followed] = {}

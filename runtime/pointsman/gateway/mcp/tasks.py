@@ -191,7 +191,7 @@ async def _view(ctx: ServerRequestContext[Any, Any], params: TaskParams, backend
 def _status(status: WorkflowStatus) -> TaskStatus:
     match status:
         case "completed" | "partial" | "failed":
-            # In MCP, a task with an error of its tool is completed. The result of the task has the error.
+            # In MCP, an error of a tool is a result. So the task of a failed workflow is completed, too.
             return "completed"
         case "cancelled":
             return "cancelled"
@@ -212,6 +212,6 @@ def _task(id: str, status: TaskStatus, created_at: datetime, updated_at: datetim
         "status": status,
         "createdAt": created_at.isoformat(),
         "lastUpdatedAt": updated_at.isoformat(),
-        "ttlMs": None,  # no limit that MCP could name: retention removes the workflow some days after its end
+        "ttlMs": None,  # no limit here, but retention of the log removes the workflow some days after its end
         "pollIntervalMs": _POLL_INTERVAL_MS,
     }

@@ -48,7 +48,7 @@ async def files_of(context: Context, caller: Caller, messages: Sequence[Message]
 
 
 async def _stored(context: Context, caller: Caller, part: FilePart | File) -> File | None:
-    if isinstance(part, File):  # an old file of an earlier turn is omitted, because retention may remove it meanwhile
+    if isinstance(part, File):  # an old file of an earlier turn is omitted, because retention can remove it meanwhile
         stored = await context.files.find(part.owner, part.sha256)
         return part if stored is not None and datetime.now(UTC) < expires_at(stored) else None
     if part.content is None:

@@ -44,7 +44,7 @@ __all__ = ["IdempotencyKey", "ThreadId", "check_outcome", "router", "wait_for_ou
 
 router = APIRouter(prefix="/v1/chat", tags=["openai"])
 
-_PIECE_CHARS = 200  # characters of the answer in one chunk
+_PIECE_CHARS = 200  # largest number of characters of the answer in one chunk
 _NO_RETRY = {"x-should-retry": "false"}  # SDKs of OpenAI repeat a request after 409 and 5xx if this header is missing
 
 IdempotencyKey = Annotated[
@@ -119,7 +119,7 @@ class ChatChoice(BaseModel):
 
 
 class ChatUsage(BaseModel):
-    """Tokens of the model calls of a workflow."""
+    """Numbers of tokens of all model calls of a workflow."""
 
     prompt_tokens: int = Field(description="Tokens of the prompts.")
     completion_tokens: int = Field(description="Tokens of the answers.")
@@ -256,7 +256,7 @@ def check_outcome(outcome: Outcome) -> None:
 
 
 class _Completion:
-    """The chunks of one completion."""
+    """Writes the chunks of one completion."""
 
     def __init__(self, id: str, model: str) -> None:
         self._head: dict[str, Any] = {"id": id, "created": int(time.time()), "model": model}

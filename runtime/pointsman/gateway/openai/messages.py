@@ -132,7 +132,7 @@ def _bounded(messages: Sequence[Message]) -> list[Message]:
 
 
 def thread_key(headers: Mapping[str, str], messages: Sequence[Message]) -> str:
-    """Return the name of the conversation: a header of the chat application, or a digest of the first messages.
+    """Return the name of the conversation: a digest of a header of the chat application, or of the first messages.
 
     Args:
         headers: The headers of the request, with names in lower case.

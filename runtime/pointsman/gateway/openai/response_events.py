@@ -1,7 +1,6 @@
 """Convert the log of a workflow to the events of a response.
 
-The events and their numbers depend only on the log. So a client can continue a stream at any gateway, after the event
-with any number.
+The events and their numbers depend only on the log. So a client can continue a stream at any gateway, after any event.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from pointsman_schemas.log import Entry, WorkflowEnded, WorkflowStarted
 
 __all__ = ["ResponseEvents", "response_body"]
 
-_PIECE_CHARS = 200  # characters of the answer in one event
+_PIECE_CHARS = 200  # largest number of characters of the answer in one event
 
 
 def response_body(
@@ -111,7 +110,7 @@ class ResponseEvents:
         return self._work
 
     def of(self, entry: Entry) -> list[dict[str, Any]]:
-        """Return the events of the next entry of the log.
+        """Return the events for the next entry of the log.
 
         Args:
             entry: The entry.

@@ -1,4 +1,4 @@
-"""Serve responses. Each response is a workflow and is read from the log. A response may run in the background."""
+"""Serve responses. Each response is a workflow and is read from the log. A response can run in the background."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ def _is_code(example: JsonValue) -> bool:
 
 
 def _pattern_of(example: str) -> str:
-    """Return a pattern for texts that equal `example`, but may have other digits in the same places."""
+    """Return a pattern for texts that equal `example`, or differ only in the digits."""
     return re.sub(r"\d+", lambda digits: rf"\d{{{len(digits[0])}}}", re.escape(example))
 
 

@@ -22,7 +22,7 @@ TELL_CALLER_PREFIX: Final = "Tell the caller that "
 """The beginning of a plan's final instruction, if the instruction names parts of the request that have no task."""
 
 _MIN_CONFIDENCE = 0.5
-"""Smallest score of a clause with full confidence. Half is enough, because people also write words that no card has."""
+"""A clause with this score or more gets full confidence, because people also write words that no card contains."""
 _MAX_CONFIDENCE = 0.95
 """Largest confidence, below 1 because a match of words is never certain."""
 # A clause that matches no agent is reported only if it has at least this number of stems, because a shorter clause is
@@ -31,7 +31,9 @@ _MIN_MEANINGFUL_STEMS = 2
 # A clause that matches no agent and has fewer words is added to the clause before. An example is "timeouts" in "errors
 # and timeouts".
 _MIN_CLAUSE_WORDS = 4
-_MAX_QUOTED_CHARS = 1_000  # largest number of quoted characters of the request, because the log stores each quotation
+# Largest number of quoted characters of the request. It is bounded, because each task repeats the quotation, and the
+# log stores each task.
+_MAX_QUOTED_CHARS = 1_000
 _ELLIPSIS = "; ..."
 
 _THEN_PATTERN = re.compile(r"\b(?:then|after that|afterwards|finally|based on (?:that|this|it))\W*$", re.IGNORECASE)
@@ -124,7 +126,7 @@ def _tasks(shares: Mapping[str, list[str]], text: str, asked: PlannerInput) -> t
 
 
 def _truncate(text: str) -> str:
-    """Return a part of a request, cut to `_MAX_QUOTED_CHARS`. Agents also get the whole request."""
+    """Return a part of a request, cut to `_MAX_QUOTED_CHARS`. Nothing is lost: agents also get the whole request."""
     return text if len(text) <= _MAX_QUOTED_CHARS else text[:_MAX_QUOTED_CHARS] + _ELLIPSIS
 
 
@@ -339,7 +341,7 @@ def _agent_or_skill(chosen: AvailableAgent, menu: Sequence[AvailableAgent]) -> t
 def _shared_skill(chosen: AvailableAgent, menu: Sequence[AvailableAgent]) -> str:
     """Return a skill of several equal agents; empty without such a skill.
 
-    Equal agents have the same skills and the same input schema. No other agent may have the skill.
+    Equal agents have the same skills and the same input schema. Only a skill that no other agent has is returned.
     """
     alike = [item for item in menu if set(item.skills) == set(chosen.skills)]
     if len(alike) == 1 or any(item.input_schema != chosen.input_schema for item in alike):

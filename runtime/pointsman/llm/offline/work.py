@@ -210,8 +210,8 @@ def _has_all_fields(schema: Mapping[str, JsonValue], sources: Sources) -> bool:
 def _fill_schema(schema: Mapping[str, JsonValue], sources: Sources) -> dict[str, JsonValue]:
     """Return an object by the schema, with the values from the sources.
 
-    For a required text that is missing, the first text of the sources is used, and for a required list, an empty list.
-    Other missing fields stay missing.
+    A missing required text becomes the first text of the sources, unless its schema has a pattern or an enum. A missing
+    required list becomes an empty list. Other missing fields stay missing.
     """
     filled = extract_arguments({**schema, "required": []}, sources) or {}
     properties = schema.get("properties")
