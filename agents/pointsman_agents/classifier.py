@@ -1,4 +1,4 @@
-"""The classifier: selects the agents that can serve a request, each with a confidence."""
+"""Define the classifier, which selects the agents that can serve a request, and gives a confidence for each agent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A customer-service team: billing, technical and account agents with tools over a small seeded back office."""
+"""A customer-service team of billing, technical and account agents. Their tools use a back office with sample data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Define the agents that find facts, write texts and show code. They write about the topic of the found facts."""
+"""Define three agents. They find facts about a topic, write a text from the facts, and show code for the topic."""
 
 from __future__ import annotations
 

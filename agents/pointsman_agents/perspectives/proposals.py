@@ -65,7 +65,7 @@ def proposal(proposal_id: str) -> Proposal:
 def judge(against: float, in_favour: float, summary: str) -> View:
     """Return the view `go` if `in_favour` is larger than `against`, and otherwise the view `wait`.
 
-    The confidence grows with the difference of the two.
+    The confidence grows with the difference between both numbers.
     """
     whole = against + in_favour
     share = in_favour / whole if whole else 0.5

@@ -15,9 +15,11 @@ __all__ = ["ask_person"]
 @tool(idempotent=True)
 async def ask_person(
     context: Context,
-    question: Annotated[str, Field(min_length=1, max_length=2_000, description="The question, with all it refers to.")],
+    question: Annotated[
+        str, Field(min_length=1, max_length=2_000, description="The question, with all facts that it needs.")
+    ],
     choices: Annotated[
-        list[str], Field(max_length=50, description="The possible answers. Leave it empty for a free text.")
+        list[str], Field(max_length=50, description="The possible answers. Leave the list empty for a free text.")
     ] = [],  # noqa: B006 - the schema of the tool shows the default, and nothing changes the list
 ) -> str:
     """Ask a person for a fact or a decision that neither the task nor another tool gives.

@@ -18,8 +18,8 @@ from pointsman_schemas.strict_json import compact_json, parse_json
 
 __all__ = ["AttemptRecord"]
 
-_CALL_PREFIX = "call-"  # begins the name of a step that has the result of a tool call from code
-_EVENT_PREFIX = "event-"  # begins the name of a step that has an event emitted by a tool
+_CALL_PREFIX = "call-"  # prefix of the name of a step with the result of a tool call from code
+_EVENT_PREFIX = "event-"  # prefix of the name of a step with an event that a tool emitted
 
 
 class AttemptRecord:
@@ -32,7 +32,7 @@ class AttemptRecord:
         agent: Name of the agent.
         journal: Store of steps, or None.
         now: Function that returns the time of a new step.
-        usage: Usage and hints of the attempt, to which restored steps add their usage and hints.
+        usage: Usage and hints (confidence, reason to plan again) of the attempt. Restored steps add theirs.
     """
 
     def __init__(

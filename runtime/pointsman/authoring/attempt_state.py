@@ -54,7 +54,7 @@ class AttemptState:
         interceptors: The worker's interceptors, outermost first. The type is `Any`, because an import of `Interceptor`
             here would be circular.
         deps: Dependencies of a test, then of the agent. `all_deps` also has the values of the worker's lifespans.
-        attempt_usage: Usage and hints that the result will contain.
+        attempt_usage: Usage and hints (confidence, reason to plan again) that the result will contain.
         usage: Usage and hints of this call; outside of a call, the object `attempt_usage`.
         handle: Cancellation flag and child processes.
         files: Files that the attempt may read, and files that the attempt returns.

@@ -58,7 +58,7 @@ def _enclosed(cell: Any) -> object:
 
 
 def _text_of_code(code: CodeType) -> str:
-    """Return a text for a function without a file. It includes nested functions, but not their memory addresses."""
+    """Return the code of a function without a source file as text, without the memory addresses of inner functions."""
     constants = [
         _text_of_code(value) if isinstance(value, CodeType) else repr(value)
         for value in code.co_consts

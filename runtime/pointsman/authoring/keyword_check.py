@@ -16,7 +16,7 @@ R = TypeVar("R")
 
 
 def check_keywords(function: Callable[P, R]) -> Callable[P, R]:
-    """Let a function or an `__init__` refuse an unknown keyword with the name that was probably meant.
+    """Add a check to a function or an `__init__`, so that an error for an unknown keyword names the meant keyword.
 
     Args:
         function: The function. Its signature names all keywords, so it has no `**keywords`.

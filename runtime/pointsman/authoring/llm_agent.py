@@ -56,7 +56,7 @@ __all__ = ["LLMAgent"]
 
 _MAX_MISNAMED: Final = 5  # largest number of misnamed fields in one message to the model
 MAX_UNUSABLE_CHARS: Final = 4_000
-"""Number of characters of an unusable answer that the log keeps. They are enough to show the model's mistake."""
+"""Number of characters of an unusable answer in the workflow's log. They are enough to show the model's mistake."""
 
 
 class LLMAgent(Agent):

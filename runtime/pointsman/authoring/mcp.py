@@ -28,7 +28,7 @@ MAX_TOOLS: Final = 64
 argument `only`, an author chooses the tools."""
 _START_TIMEOUT_S: Final = 30.0  # enough for a slow machine to start an interpreter and to import modules
 _CLOSE_TIMEOUT_S: Final = 5.0
-_PROBE_TIMEOUT_S: Final = 5.0  # longest wait for the answer when a connection that may be closed is probed
+_PROBE_TIMEOUT_S: Final = 5.0  # longest wait for the answer that shows that a connection is still open
 _HTTP_TIMEOUT_S, _HTTP_READ_TIMEOUT_S = 30.0, 300.0  # the SDK's values; long, because a server may stream a response
 
 _statuses: ContextVar[list[int] | None] = ContextVar("pointsman_mcp_statuses", default=None)
@@ -313,8 +313,8 @@ def mcp_tools(
         timeout: Limit of each call, in seconds. In addition, a server has half a minute to start.
         idempotent: Names of tools that may run twice, in addition to the tools that the server marks as read-only or
             idempotent.
-        approval: Names of tools of which a person must allow each call.
-        env: Environment variables of a command, in addition to a few, such as PATH, that it inherits.
+        approval: Names of tools whose calls a person must allow, each call separately.
+        env: Environment variables of a command, in addition to a few, such as PATH, that the command inherits.
         prefix: Text before the name of each tool, such as `files_`.
         headers: Headers of each HTTP request.
         authorization: Value of the header `Authorization`, such as `Bearer TOKEN`, or a function that returns it for

@@ -297,7 +297,7 @@ def _check_not_truncated(reply: ModelReply, fitted: ModelRequest, request: Model
 
 
 def _with_text_capture(request: ModelRequest, received: list[str]) -> ModelRequest:
-    """Return `request` that also appends its streamed text to `received`."""
+    """Return a copy of `request` that also appends the streamed text to `received`."""
     if (on_text := request.on_text) is None:
         return request
 

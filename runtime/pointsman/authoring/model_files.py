@@ -29,7 +29,7 @@ _MAX_NATIVE_BYTES = 20 * 1024 * 1024
 """Largest size of all native blocks of a request together, in bytes. Base64 makes the blocks a third larger, which is
 still below the providers' limits of 32 to 50 MB."""
 _MAX_TEXT_BYTES = 200_000
-"""Largest text file in the prompt, in bytes, and longest text of an extractor, in characters."""
+"""Largest size of a text file in the prompt, in bytes, and largest length of an extractor's text, in characters."""
 _TEXT_TYPES = ("application/json", "application/xml", "application/yaml", "application/x-ndjson")
 _UNREADABLE_NOTE = "the content is not available to you"
 

@@ -54,7 +54,7 @@ class Reporter(Protocol):
 
         Args:
             event: Domain event.
-            event_id: Id under which the event is stored once.
+            event_id: Id of the event. If an event with this id is stored already, nothing is stored.
         """
 
 

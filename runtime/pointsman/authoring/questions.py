@@ -62,7 +62,9 @@ def _question(
             f"agent {state.agent} asks a question of {len(text)} characters; expected 1 to {MAX_QUESTION_CHARS}"
         )
     if timeout is not None and not 0.001 <= timeout <= MAX_DEADLINE_S:
-        raise ConfigurationError(f"agent {state.agent} asks with timeout={timeout!r}; expected seconds above 0")
+        raise ConfigurationError(
+            f"agent {state.agent} asks with timeout={timeout!r}; expected seconds above 0, at most {MAX_DEADLINE_S}"
+        )
     owner = f"the question of agent {state.agent}"
     schema, written = dict(InputType[Any](output, owner).schema), OutputType(output, owner)
     if choices is not None:

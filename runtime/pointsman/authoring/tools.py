@@ -84,7 +84,7 @@ class ToolSource(Protocol):
 
 
 class Tool(Generic[P, R]):
-    """Function with a name, a description and a JSON Schema of its arguments. A call of the tool calls the function.
+    """Function with a name, a description and a JSON Schema of its arguments. Code can call the tool like the function.
 
     Args:
         function: Async or plain function.
@@ -348,7 +348,7 @@ class Tool(Generic[P, R]):
             if (task := asyncio.current_task()) is not None and task.cancelling():
                 raise  # the attempt ends
             # The tool cancelled itself, so only this call fails. Other calls of the attempt continue.
-            raise TaskError("it was cancelled from inside", retryable=True) from None
+            raise TaskError("the tool cancelled itself", retryable=True) from None
         return self._output.to_json(value)
 
     async def _prepare(self) -> None:

@@ -279,8 +279,8 @@ class BatchFeed:
 class _RowOffset:
     """Add an offset to the row numbers of `run_batch`.
 
-    `run_batch` gives number 1 to the first row that it gets. If a batch is continued, the first row that has not ended
-    may have a higher number.
+    `run_batch` gives number 1 to the first row that it gets. If a batch is continued, this row may have a higher number
+    in the batch.
     """
 
     def __init__(self, feed: BatchFeed, offset: int) -> None:

@@ -150,7 +150,7 @@ async def test_tool_cancelled_from_inside_is_an_error_result_and_may_be_retried(
     tries = 0
     healed = await borrowed.call('{"heals": true}', Context.for_test())
 
-    assert (given_up.is_error, given_up.text) == (True, "borrowed failed: it was cancelled from inside")
+    assert (given_up.is_error, given_up.text) == (True, "borrowed failed: the tool cancelled itself")
     assert (healed.is_error, healed.text, tries) == (False, "done", 2)
 
 
