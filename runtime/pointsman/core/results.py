@@ -34,8 +34,8 @@ def has_token(state: State, received: ResultReceived) -> bool:
 
 
 _ASKING_ROLES = (Role.WORK, Role.PLAN)
-"""The roles whose agents may ask a person. The other roles need only the results of the workflow, so their questions
-are not asked."""
+"""The roles whose agents are allowed to ask a person. The other roles need only the results of the workflow, so their
+questions are not asked."""
 
 
 def on_result(decision: Decision, received: ResultReceived) -> None:
@@ -54,7 +54,9 @@ def on_result(decision: Decision, received: ResultReceived) -> None:
     if task is None:
         return _ignore_result(decision, received, "unknown_task", "the workflow has no such task")
     if task.event_id == received.event_id:
-        return None  # a redelivery adds no entry, so a replay does not see it; so it must not start a task below
+        # A redelivery adds no entry, so a replay cannot restore it. If it started a task below, a replay could not
+        # repeat that start.
+        return None
     if task.status is TaskStatus.WAITING:  # the plan came in the same batch as this result, so start the task first
         start_ready_tasks(decision)
         task = decision.state.tasks[result.task_id]

@@ -26,7 +26,7 @@ def answer_problem(schema: Mapping[str, JsonValue], value: JsonValue, *, is_inpu
             `value` may also be an object. Then the text in its field `request` is checked.
 
     Returns:
-        The problem; an empty text if the value is valid or the schema cannot be used.
+        The problem; an empty text if the value is valid, or if the schema cannot be used for a check.
     """
     if is_input:
         text = schema.get("type") == "string" and isinstance(value, dict)

@@ -32,7 +32,7 @@ _VERDICTS: dict[str, Verdict] = {"approve": "approved", "reject": "rejected", "a
 
 
 def apply_answer(decision: Decision, received: ControlReceived) -> None:
-    """Apply the answer of a person, if the question of the answer is open."""
+    """Apply the answer of a person to its question. If the answer cannot count, record the reason instead."""
     state, control = decision.state, received.control
     if received.event_id in state.ignored_events:
         return  # a redelivery

@@ -30,9 +30,9 @@ _NO_FACTS = RecordedContext()
 
 
 def summarize_cards(cards: Iterable[AgentCard]) -> AgentCards:
-    """Return the recorded form of `cards`: one card for all instances with equal recorded fields except their slots.
+    """Return the recorded form of `cards`.
 
-    That card has the sum of the slots.
+    Instances whose recorded fields are equal, except for their slots, become one card with the sum of the slots.
     """
     found: dict[tuple[object, ...], dict[str, JsonValue]] = {}
     hands: dict[tuple[object, ...], int] = {}
@@ -49,7 +49,7 @@ def record_context(decision: Decision, agents: AgentCards | None) -> RecordedCon
 
     Args:
         decision: The decision.
-        agents: The live agents; None if the newest list of agents in the log is equal.
+        agents: The live agents; None if they are equal to the newest list of agents in the log.
     """
     context = decision.context
     used = context.circuits or decision.loads_consulted or decision.fired_timers

@@ -73,7 +73,7 @@ class ChangeAsked:
         team: The team.
         change: The command.
         full: The reason for which the team accepts no further schedule; empty if the team accepts one.
-        for_others: True if the actor may change the schedules of other callers.
+        for_others: True if the actor is allowed to change the schedules of other callers.
         limits: The limits of the team for the files of the request; None to skip the check of these limits.
     """
 
@@ -175,7 +175,13 @@ def _create(schedule: Schedule | None, asked: ChangeAsked, now: datetime) -> Sch
 
 
 def _check_files(spec: ScheduleSpec, asked: ChangeAsked) -> None:
-    """Refuse a file that belongs to something else and may be deleted with it, and a file that would fail each run."""
+    """Refuse a file with another owner, because it may be deleted with that owner.
+
+    Also refuse files that do not fit the limits of the team, because each run would fail.
+
+    Raises:
+        ContractError: A file is refused.
+    """
     files, limits = spec.request.files, asked.limits
     id = schedule_id_for(asked.team, asked.change.caller, asked.change.schedule)
     if other := next((file for file in files if file.owner != id), None):
@@ -184,7 +190,7 @@ def _check_files(spec: ScheduleSpec, asked: ChangeAsked) -> None:
             "again for the schedule"
         )
     if limits and (fault := find_file_fault(files, limits.files, limits.file_bytes, limits.file_types)):
-        raise ContractError(f"{fault} by the limits of the team {asked.team}; give other files")
+        raise ContractError(f"the files do not fit the limits of the team {asked.team}: {fault}; give other files")
 
 
 def _run_by_hand(schedule: Schedule, asked: ChangeAsked, subjects: Subjects, now: datetime) -> RunStarted:

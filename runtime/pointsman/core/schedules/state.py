@@ -46,7 +46,7 @@ def open_runs(schedule: Schedule) -> tuple[ScheduleRun, ...]:
 
 
 def needs_file(schedule: Schedule, digest: str) -> bool:
-    """Return True if a run that is open or still to come might read a file of the schedule.
+    """Return True if a run that is open or still to come might read the file with `digest`.
 
     A deleted schedule needs its files until the record expires, because its runs read them. The files of an earlier
     schedule with the same name are needed until the runs of that schedule have ended.

@@ -17,10 +17,10 @@ __all__ = ["plan_next_step"]
 
 
 def plan_next_step(decision: Decision) -> bool:
-    """Request the next tasks from an adaptive planner, if there are results that the planner has not received.
+    """Request the next tasks from an adaptive planner, if it has not received all results and messages.
 
-    A message does not interrupt the tasks. The planner receives the message together with the next result, or alone
-    when no task is open.
+    A message does not interrupt the tasks. The planner receives the message together with the next result. If no task
+    is open, the planner receives the message at once.
 
     While the planner is asked, no further task of the current plan starts, because the new plan may replace the task.
 

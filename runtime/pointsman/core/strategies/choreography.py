@@ -1,4 +1,4 @@
-"""Run a choreography, which has no plan. Agents react to named events, and their results report further events.
+"""Run a choreography. It has no plan at the start: agents react to named events, and their results report more events.
 
 A reaction is a task, so a reaction has retries, deadlines, dead letters and a trace. Agents react to an event when the
 result that reports the event is accepted. So each event counts once, and the events of a failed attempt do not count.

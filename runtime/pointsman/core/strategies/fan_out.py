@@ -59,7 +59,8 @@ def complete_fan_out(decision: Decision, strategy: FanOut) -> None:
     state = decision.state
     work = list(state.plan_tasks())
     done = [task for task in work if task.status is TaskStatus.SUCCEEDED]
-    needed = math.ceil(round(strategy.min_success_ratio * len(work), 6))  # 0.56 * 25 is 14.000000000000002
+    # The product is rounded before `ceil`, because 0.56 * 25 is 14.000000000000002.
+    needed = math.ceil(round(strategy.min_success_ratio * len(work), 6))
     if len(done) < needed:
         reason = f"{len(done)} of {len(work)} members succeeded; at least {needed} are required"
         if why := state.reached_limit or "; ".join(failure_summary(state)):

@@ -60,7 +60,7 @@ def finish_workflow(decision: Decision) -> None:
 
 
 def missing_agent(decision: Decision) -> str:
-    """Return a sentence about the agent that must be live before the start; an empty text if the workflow can start.
+    """Return a sentence about a missing agent without which the workflow cannot start; an empty text if it can start.
 
     Stages, fixed tasks and named members of a fan-out are dispatched to their queues even if no agent is live, so these
     workflows start at once. A choreography waits for an agent that reacts to its first event. A planner or a classifier

@@ -30,7 +30,7 @@ class AgentChoice:
     Attributes:
         agent: The agent.
         fallback_for: The named agent that `agent` replaces; None if `agent` is the named agent.
-        until: The time of the next check, if no agent may receive the attempt; None if `agent` may receive the attempt.
+        until: The time of the next check, if no agent can receive the attempt now; None if `agent` can receive it.
     """
 
     agent: str
@@ -97,13 +97,13 @@ def _resolve_skill(decision: Decision, task: PlannedTask) -> PlannedTask:
 
 
 def _agents_with_skill(decision: Decision, skill: str) -> list[str]:
-    """Return the sorted names of the live agents that have `skill` and may be used by the workflow."""
+    """Return the sorted names of the live agents that have `skill` and that the workflow is allowed to use."""
     cards = eligible_agents(decision.state, decision.context.cards)
     return sorted({card.name for card in cards if skill in card.skills})
 
 
 def can_dispatch(decision: Decision, agent: str, task: Task) -> bool:
-    """Return True if `agent` may receive the next attempt: its circuit is closed, or the attempt can be its probe."""
+    """Return True if `agent` may receive the attempt: its circuit is closed, or the attempt can probe the circuit."""
     circuit = decision.context.circuits.get(agent)
     if circuit is None or circuit.probe == probe_id(decision.state.workflow_id, task.id, task.attempt + 1):
         return True
@@ -111,7 +111,7 @@ def can_dispatch(decision: Decision, agent: str, task: Task) -> bool:
 
 
 def _held_until(decision: Decision, task: Task, agents: Sequence[str]) -> datetime:
-    """Return the time of the next check, if none of `agents` may receive the task."""
+    """Return the time of the next check, if none of `agents` can receive the task now."""
     again = decision.now + HOLD_DURATION
     opens = [decision.context.circuits[name].until for name in agents]
     ends = decision.latest_start(task.role)
@@ -131,12 +131,12 @@ def _fallback(decision: Decision, task: Task) -> str | None:
 
 
 def eligible_agents(state: State, cards: Sequence[AgentCard], named: Sequence[str] = ()) -> Iterator[AgentCard]:
-    """List the cards of the live agents that the plans of a workflow may use.
+    """List the cards of the live agents that the plans of a workflow are allowed to use.
 
     Args:
         state: The workflow's state.
         cards: The cards of all live instances.
-        named: Teams that may be used, too, if `agents` of the team is `*`. Alone, `*` allows only agents, and no teams.
+        named: Teams that are allowed, too, if the team's `agents` is `*`. By itself, `*` allows only agents, no teams.
 
     Yields:
         The cards. Cards of teams are left out if the limit of nesting is reached.

@@ -2,9 +2,8 @@
 
 From `waiting`, `start_task` or `_skip_task` moves the task. The module `for_each` makes one task for each item of a
 task with `for_each`. `start_task` calls `dispatch_task`, which hands over the attempt or leaves the task `held` or
-`awaiting_budget`.
-`abandon_task` ends a task that the workflow does not need any more.
-The module `limits` moves tasks out of `held` and `awaiting_budget`.
+`awaiting_budget`. The module `limits` moves tasks out of these two statuses. `abandon_task` ends a task that the
+workflow does not need any more.
 """
 
 from __future__ import annotations
@@ -150,7 +149,7 @@ def add_role_task(
 def dispatch_task(decision: Decision, task_id: str, choice: AgentChoice | None = None) -> None:
     """Dispatch the next attempt at a task.
 
-    If no agent may receive the attempt, hold the task. If no budget is left, let the task wait for budget.
+    If no agent can receive the attempt now, hold the task. If no budget is left, let the task wait for budget.
 
     Args:
         decision: The decision in progress.
@@ -214,7 +213,7 @@ def record_dispatch(decision: Decision, agent: str, task: Task, deadline: dateti
 
 
 def hold_task(decision: Decision, task: Task, until: datetime) -> None:
-    """Hold a task until an agent may receive the task; `until` is the time of the next check."""
+    """Hold a task until an agent can receive the task; `until` is the time of the next check."""
     reason = (
         f"{task.agent} keeps failing and is sent no work"
         if task.agent

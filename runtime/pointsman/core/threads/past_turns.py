@@ -28,9 +28,9 @@ def bounded_text(value: JsonValue) -> str:
 def history_of(thread: Thread, workflow: str, policy: ThreadPolicy) -> tuple[ThreadTurn, History]:
     """Return the place of a turn in its thread, and the earlier turns for the agents of the turn.
 
-    If the turns since the last summary exceed the bounds, the summarizer gets the older turns. Only the newest turns
-    that fit into half of the bounds are not summarized. So the other half is free for later turns, and the summarizer
-    runs only once for several turns.
+    If the turns since the last summary exceed the bounds, the newest turns that fit into half of the bounds stay as
+    they are, and the summarizer gets the older turns. The other half of the bounds is then free for later turns, so the
+    summarizer runs only once for several turns.
 
     Args:
         thread: The thread.

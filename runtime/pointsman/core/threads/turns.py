@@ -111,7 +111,7 @@ def request_turn(
         return (), None
     waiting = open_turns(thread)
     if _count(thread) >= MAX_TURNS:
-        reason = f"the thread {thread.thread} has {MAX_TURNS} turns, the most that a thread may have"
+        reason = f"the thread {thread.thread} has {MAX_TURNS} turns, the allowed maximum; start a new thread"
         return (), TurnRefusal(reason, retryable=False)
     if waiting and policy.busy == "reject":
         reason = f"the thread {thread.thread} is busy: the turn {waiting[0].workflow_id} has not ended"
@@ -127,7 +127,7 @@ def request_turn(
 
 
 def turns_ahead(thread: Thread, workflow: str) -> tuple[Turn, ...]:
-    """Return the open turns that must end before the queued turn `workflow` may start."""
+    """Return the open turns that must end before the queued turn of `workflow` can start."""
     own = turn_of(thread, workflow)
     return () if own is None else tuple(each for each in open_turns(thread) if each.number < own.number)
 

@@ -28,7 +28,7 @@ class TimelineLine:
     """One line of the timeline.
 
     `mark` is a short sign that can replace the text: `✓ fitter t1` means `fitter finished t1`. A line without a mark is
-    a detail.
+    a detail that a short view may leave out.
     """
 
     at: datetime
@@ -51,7 +51,7 @@ class Timeline:
         self._reports: dict[tuple[str, int], list[Progress]] = {}
 
     def render(self, event: Entry | Progress) -> TimelineLine:
-        """Return the line about `event`. Call this method with all events in order: a line may need earlier events."""
+        """Return the line about `event`. Call this method with all events in order: a line may use earlier events."""
         if isinstance(event, Progress):
             attempt = event.task_id, event.attempt
             self._reports.setdefault(attempt, []).append(event)

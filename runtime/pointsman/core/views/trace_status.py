@@ -18,7 +18,7 @@ _OPEN_STATUSES = (*_WITH_AGENT_STATUSES, WAITING_FOR_RETRY)
 
 
 def at_time(root: TraceNode, now: datetime, alive: Collection[str]) -> TraceNode:
-    """Return the trace with the statuses at a time.
+    """Return the trace with the statuses that its nodes have at the time `now`.
 
     A node whose agent is not live waits for an agent. A node whose next attempt is due later waits for a retry. The
     reason is in `detail`.

@@ -23,7 +23,7 @@ async def follow_bucket(bucket: KeyValue, apply: Callable[[KeyValueEntry], None]
 
     Args:
         bucket: The bucket.
-        apply: Applies a change to the state. A change may be applied again after an error of the broker.
+        apply: Applies a change to the state. After an error of the broker, the same change might be applied again.
         content: The content of the bucket, for log events.
     """
     revision = 0

@@ -24,8 +24,8 @@ from pointsman_schemas.threads import Thread, ThreadEntry, ThreadRecord
 __all__ = ["SCHEDULE", "THREAD", "Changed", "RecordHead", "RecordKind", "Records"]
 
 _MAX_RACES = 100
-"""Number of times that one change is tried. A try fails if another process has written to the record first. So many
-failures in a row do not come from other processes, so the change ends with an error."""
+"""Number of times that one change is tried. A try fails if another process has written to the record first. After so
+many failures, another cause is more likely, so the change ends with an error."""
 
 StateT = TypeVar("StateT")
 EntryT = TypeVar("EntryT")
@@ -33,7 +33,7 @@ EntryT = TypeVar("EntryT")
 
 @dataclass(frozen=True, slots=True)
 class RecordHead(Generic[StateT]):
-    """The end of a record: the state, the number of its last change, and the sequence of the last message."""
+    """The newest state of a record, the number of its last change, and the sequence of its last message."""
 
     state: StateT | None = None
     number: int = 0
@@ -47,8 +47,8 @@ class Changed(Generic[StateT, EntryT]):
     Attributes:
         state: The state after the change; None if the record does not exist.
         entries: The entries that were stored.
-        raced: True if more than one try was necessary. The change may then already be stored, by an earlier try whose
-            answer was lost or by another process. `entries` does not contain what they stored.
+        raced: True if more than one try was necessary. An earlier try whose answer was lost, or another process, may
+            then have stored entries of this change, and `entries` does not contain them.
     """
 
     state: StateT | None

@@ -1,7 +1,7 @@
 """Decode messages of the bus to inputs of the core.
 
-For a message that cannot be read, most functions raise a `ContractError` with the problem. `read_request` returns a
-`RequestRefused`.
+For a message that cannot be read, `read_input` and `read_child_request` raise a `ContractError` with the problem.
+`read_request` returns a `RequestRefused` instead.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ def _shown(value: str) -> str:
 
 
 def _check_reply_to(subject: str | None) -> None:
-    """Raise `ContractError` if `subject` is not an inbox. An outcome on another subject may reach other subscribers."""
+    """Raise `ContractError` if `subject` is not an inbox. Other programs could read the outcome on another subject."""
     if subject is not None and not (subject.startswith("_INBOX.") and all(subject.split("."))):
         raise ContractError(
             f"reply_to is {subject!r}; expected the inbox of the caller: _INBOX. and tokens separated by dots"

@@ -30,7 +30,8 @@ from pointsman_schemas.subjects import Subjects
 __all__ = ["CorruptLogError", "LogHead", "TruncatedLogError", "WorkflowLog"]
 
 SNAPSHOT_EVERY = 64
-"""Number of commits between two snapshots. A load reads at most this many commits, in some tens of milliseconds."""
+"""Number of commits between two snapshots of a workflow with few tasks. To load such a workflow, a supervisor reads at
+most this many commits, which takes some tens of milliseconds."""
 _TASKS_PER_DOUBLING = 128
 """If a workflow has this number of tasks, the number of commits between two snapshots is doubled. Each further doubling
 of the tasks doubles it again, because a snapshot contains all tasks and so grows with their number."""
@@ -43,18 +44,18 @@ class CorruptLogError(PeerError):
 
 
 class TruncatedLogError(CorruptLogError):
-    """The beginning of a log was removed, by retention long after the end or by a limit of the stream."""
+    """The beginning of a log was removed: by retention, long after the workflow ended, or by a limit of the stream."""
 
     kind = "truncated_log"
 
 
 @dataclass(frozen=True, slots=True)
 class LogHead:
-    """The end of a workflow's log: its state, its last sequence and the sequence of its newest snapshot.
+    """The end of a workflow's log: the state, the sequence of the last message, and that of the newest snapshot.
 
     Attributes:
         state: The state after the last commit; None without a log.
-        sequence: The last sequence; 0 without a log.
+        sequence: The sequence of the last message; 0 without a log.
         snapshot_sequence: The sequence of the newest commit with a snapshot.
         foreign_messages: True if another process has written to the log. That process might have stopped before it
             published all messages that its commits require.
@@ -79,7 +80,7 @@ class WorkflowLog:
         self._source = subjects.source("team", team)
 
     async def load(self, workflow: str, known: LogHead | None = None) -> LogHead:
-        """Return the head of the log. Read the log after `known`, or from the newest snapshot on.
+        """Return the head of the log. Read only the commits after `known`; without `known`, start at the last snapshot.
 
         Raises:
             CorruptLogError: A message cannot be read or does not follow from the message before it.

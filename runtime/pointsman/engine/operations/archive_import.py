@@ -88,7 +88,7 @@ def _messages(archive: Archive, subjects: Subjects) -> list[_Message]:
     kept = [record for record in archive.records if is_importable(record)]
     if (sequences := [record.sequence for record in kept if record.subject == log]) == sorted(sequences):
         # Commits and events keep the order of their time, because the reports of a task must come before the workflow's
-        # end. Several commits of a log may have the same time, so the sequence decides then.
+        # end. Commits of a log with the same time keep the order of their sequences.
         kept.sort(key=lambda record: (record.at, record.sequence))
     kept.sort(key=lambda record: (record is not first, record.stream == "dead"))
     return [

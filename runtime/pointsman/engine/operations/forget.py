@@ -1,7 +1,7 @@
 """Forget a workflow: delete all its messages and large bodies, and record the deletion.
 
-The log is deleted last, because it names the child workflows. So a call that was interrupted can be repeated.
-Each message is overwritten on the broker's disk.
+The log is deleted last, because it names the child workflows. So a call that was interrupted can be repeated. The
+broker also overwrites each deleted message on its disk.
 """
 
 from __future__ import annotations

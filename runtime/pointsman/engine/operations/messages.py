@@ -89,7 +89,7 @@ async def tell_workflow(
         MessageRefusedError: The workflow has ended and has no thread of this user, or accepts no further message.
         ImportedLogError: The workflow was imported. Nothing was sent.
         NotFoundError: The workflow does not exist.
-        PermissionDeniedError: The user may not look up the team of a workflow.
+        PermissionDeniedError: `team` is None, and the user has no right to look up the team.
     """
     if not text.strip() or len(text) > MAX_MESSAGE_CHARS:
         raise ContractError(

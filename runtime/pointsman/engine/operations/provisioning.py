@@ -33,16 +33,16 @@ async def provision(
     """Create the missing streams, buckets and consumers.
 
     Args:
-        bus: The bus of a user that may create streams and consumers.
+        bus: The bus of a user with the right to create streams and consumers.
         subjects: The subjects of the namespace.
         teams: The names of the teams.
-        agents: The number of attempts that may run at a time, by the agent's name. With None, an existing consumer is
-            not changed, and a new consumer has the default.
+        agents: The largest number of attempts that run at the same time, by the agent's name. If the number is None, an
+            existing consumer is not changed, and a new consumer has the default.
         ack_wait: The acknowledgement deadline in seconds.
         webhooks: True to also create the buckets and consumers of webhooks. Default: False.
 
     Returns:
-        The consumers: first the consumers of webhooks, then the others in the order of the teams and agents.
+        The consumers: first those of webhooks, then those of the teams, then those of the agents.
 
     Raises:
         ConfigurationError: The broker refuses a stream or a consumer.

@@ -45,7 +45,7 @@ class ResumeResult:
         workflow: The id of the workflow.
         team: The team of the workflow.
         round: The number of the round that began.
-        tasks: The tasks of the plan that run again. Without tasks, the workflow is planned or answered again.
+        tasks: The tasks of the plan that run again. If no task runs again, the plan or the answer is made again.
         by: The person or system whose resume counted.
     """
 

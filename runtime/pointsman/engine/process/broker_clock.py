@@ -27,7 +27,7 @@ class BrokerClock:
     async def synchronize(self, bus: Bus) -> None:
         """Read the broker's time. After a slow answer, read again and use the fastest answer.
 
-        The error is at most half of the time between request and answer.
+        The result differs from the broker's time by at most half of the time between request and answer.
 
         Raises:
             BusUnavailableError: The broker did not answer.

@@ -44,11 +44,11 @@ async def dead_letter(
         The dead letter.
 
     Raises:
-        BusUnavailableError: The letter may be missing, so the caller must not acknowledge the original.
+        BusUnavailableError: The letter might not be stored, so the caller must not acknowledge the original.
     """
     name = dead_letter_id_of(bus, subjects, stored, workflow)
-    # A caller may publish a request twice, which makes one letter. Two requests with one id and different bodies make
-    # two letters. So the id of the letter is computed from the body.
+    # Two copies of one request make one letter. Two requests with the same id but different bodies make two letters. So
+    # the id of the letter is computed from the body.
     if subjects.kind_of(stored.subject) == "request":
         name = dead_letter_id(workflow or "none", cause.message, sha256(stored.body).hexdigest())
     letter = DeadLetter(

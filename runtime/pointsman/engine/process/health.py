@@ -37,7 +37,7 @@ async def serve_health(
 ) -> AsyncIterator[int]:
     """Answer health requests on `host` and `port` until the context ends.
 
-    `waiting_for` returns the services that the process lacks now. If the result is empty, the process is ready.
+    `waiting_for` returns the conditions that the process does not meet. If the result is empty, the process is ready.
     `exposition` returns the body of `/metrics`.
 
     Yields:

@@ -87,7 +87,7 @@ class CircuitBreaker:
         self._accept(await self._bus.last("limits", self._subject))
 
     async def claim_probes(self, probes: Mapping[str, Probe], now: datetime) -> bool:
-        """Claim probes, because only one supervisor may send a probe to an agent.
+        """Claim probes, because only one supervisor is allowed to send a probe to an agent.
 
         Args:
             probes: The probes, by agent.
@@ -222,4 +222,4 @@ class CircuitBreaker:
         for agent in gone:
             _log.info("circuit_closed", agent=agent)
             metrics.set_gauge(semconv.CIRCUIT_STATE, CLOSED, {semconv.AGENT_NAME: agent})
-        self._set_gauges(circuits.agents.keys() - self._stale)  # the next update removes agents that stopped meanwhile
+        self._set_gauges(circuits.agents.keys() - self._stale)  # the next update clears stopped agents

@@ -40,8 +40,8 @@ _UNKNOWN_OUTCOME_PAUSE_S = 0.05
 """Delay before an unanswered commit is searched in the log. After this delay, a cluster has finished pending publishes.
 """
 _MAX_RACES = 100
-"""Number of times that one commit is tried. A try fails if another process has written to the log first. So many
-failures in a row do not come from other processes, so the commit ends with an error."""
+"""Number of times that one commit is tried. A try fails if another process has written to the log first. After so many
+failures, another cause is more likely, so the commit ends with an error."""
 
 _log = get_logger(__name__)
 
@@ -136,10 +136,10 @@ class Committer:
                     continue
                 if head.state is not None and head.state.ended:
                     refuse_late(draft, inbound, uncertain=raced)
-                    return CommitResult(head, had_conflict=raced)  # only a resume may follow the end
+                    return CommitResult(head, had_conflict=raced)  # only a resume can follow the end
                 # Only a commit proves that `head` is the end of the log. Here no commit follows, so read the log again.
-                # For example, a timer has no effect on the known state. But after this process read that state, another
-                # supervisor may have armed the timer.
+                # For example, a fired timer has no effect on the known state, if another supervisor armed the timer
+                # after this process had read that state.
                 newer = await self._logs.load(workflow, head)
                 if newer.sequence == head.sequence:
                     return CommitResult(head, had_conflict=raced)

@@ -87,13 +87,14 @@ _MAX_DELIVERIES = 5
 _MAX_RETRY_PAUSE_S = 60.0
 """Maximum delay between two deliveries of a timer that raises an error in the engine."""
 _SHUTDOWN_TIMEOUT_S = 1.0
-"""Seconds at shutdown for two steps: the team's card is withdrawn, and open batches of inputs are processed. The limit
-causes no loss: a card that is not withdrawn expires, and unprocessed inputs are delivered to another supervisor."""
+"""Seconds at shutdown in which the team's card is withdrawn and, at the same time, open batches are processed. The
+limit causes no loss: a card that is not withdrawn expires, and another supervisor receives the unprocessed inputs."""
 _FIRST_TURN_PAUSE_S = 0.1
 """Delay before the first redelivery of a request that waits for the end of an earlier turn of its thread. The delay
 grows with each redelivery."""
 _MAX_TURN_PAUSE_S = 1.0
-"""Maximum delay between two deliveries of such a request. Each delivery costs a read of the record of the thread."""
+"""Maximum delay between two deliveries of a request that waits for an earlier turn. Each delivery costs a read of the
+record of the thread, so the delay is not shorter."""
 _MESSAGE_PAUSE_S = 0.5
 """Delay before the redelivery of a message to a workflow that has not begun. The delay grows with each delivery."""
 _MAX_MESSAGE_PAUSE_S = 10.0
@@ -153,12 +154,15 @@ class SupervisorEngine:
 
     @property
     def ready(self) -> bool:
-        """Return True if the broker serves the team's consumers, and the inputs that waited at the start are done."""
+        """Return True if the broker serves the team's consumers, and all inputs from before the start are processed."""
         return not self.waiting_for
 
     @property
     def waiting_for(self) -> list[str]:
-        """Return the consumers that the broker does not serve. If it serves all, return the backlogs of the start."""
+        """Return the consumers that the broker does not serve.
+
+        If it serves all, return the consumers with inputs from before the start that are not processed yet.
+        """
         names = [each.name for each in (self._requests, *self._inputs, self._handoffs)]
         unserved = [name for name in names if (open := self._consumers.get(name)) is None or not open.bound]
         return unserved or [f"backlog of {backlog.name}" for backlog in self._backlogs if backlog]
@@ -220,7 +224,7 @@ class SupervisorEngine:
                 await self._bus.registry.withdraw(card)
 
     async def _start(self) -> AgentCard:
-        """Set up the streams and open the team's consumers. The call may be repeated after a failure."""
+        """Set up the streams and open the team's consumers. After a failure, the call can be repeated."""
         await self._bus.set_up()
         await self._clock.synchronize(self._bus)
         name = self._team.name

@@ -62,9 +62,9 @@ class InboundInput:
 
 
 def is_request(each: Input) -> bool:
-    """Return True if an input may begin a workflow. Such an input is a request or a handoff to the team.
+    """Return True if an input can begin a workflow. Such an input is a request or a handoff to the team.
 
-    An unreadable request may begin a workflow, too.
+    An unreadable request counts, too, because its workflow begins and ends at once.
     """
     return isinstance(each, RequestReceived | RequestRefused)
 

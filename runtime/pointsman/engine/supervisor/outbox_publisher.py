@@ -60,7 +60,7 @@ class EncodedMessage:
 class OutboxPublisher:
     """Publishes the outboxes of one team's workflows.
 
-    Every method may raise `BusUnavailableError`. The caller must then publish the whole outbox again.
+    Every method can raise `BusUnavailableError`. The caller must then publish the whole outbox again.
 
     Args:
         bus: The bus.

@@ -24,7 +24,7 @@ _BUSY_CPU_SHARE = 0.8
 """CPU share (of one core) above which the leader starts sharing workflows."""
 _IDLE_CPU_SHARE = 0.5
 """CPU share (of one core) below which the leader stops sharing. The measured share is multiplied by the number of
-supervisors first, because the leader would need that share alone."""
+supervisors first, because the leader would then do the work of all supervisors."""
 _MAX_PRIORITY = 9
 """The largest rank at a consumer. The broker prefers the processes with the lowest rank."""
 
@@ -69,7 +69,7 @@ class Ownership:
 
     @property
     def may_forward(self) -> bool:
-        """Return True if an input may belong to another supervisor."""
+        """Return True if an input might belong to another supervisor."""
         return self.balanced or self._instances[0] != self._instance
 
     async def refresh(self) -> None:

@@ -1,7 +1,8 @@
 """Republish the outbox of every running workflow, at the start and after a restart of the broker.
 
-Messages that the broker still has are not replaced. A broker that does not sync handoffs may lose handoffs. The
-supervisor computes the lost handoffs from the log and sends the handoffs again.
+This is necessary if the broker does not sync handoffs, because a restart may then lose handoffs. The supervisor
+computes the outbox from the log, and so sends the lost handoffs again. Messages that the broker still has are not
+replaced.
 """
 
 from __future__ import annotations

@@ -184,7 +184,7 @@ def test_record_is_bounded_and_knows_every_workflow() -> None:
 def test_thread_with_the_most_turns_takes_no_further_one() -> None:
     thread = talked(0).model_copy(update={"earlier": tuple(f"wf_{number}" for number in range(MAX_TURNS))})
 
-    assert ask(thread, "more")[1] == f"the thread talk has {MAX_TURNS} turns, the most that a thread may have"
+    assert ask(thread, "more")[1] == f"the thread talk has {MAX_TURNS} turns, the allowed maximum; start a new thread"
 
 
 def test_only_a_refusal_for_a_short_time_invites_the_same_turn_again() -> None:
