@@ -440,7 +440,7 @@ class Client:
         )
 
     async def workflow(self, workflow: str, team: str | None = None) -> Workflow:
-        """Find a workflow. The workflow may still wait for admission.
+        """Find a workflow. It might still wait for admission.
 
         Args:
             workflow: The workflow's id.

@@ -214,7 +214,7 @@ class Operations:
     async def _published_questions(self, workflow: str | None) -> Mapping[str, Question]:
         asked: dict[str, Question] = {}
         async for stored in self._bus.read("log", self._subjects.workflow_questions(workflow)):
-            with suppress(ContractError):  # not a question: a domain event of an agent may have any name
+            with suppress(ContractError):  # not a question: a domain event of an agent can have any name
                 question = parse(Question, decode(stored.headers, stored.body)[1])
                 asked[question.id] = question
         return asked

@@ -30,7 +30,7 @@ class StreamedTexts:
         """Add a piece that has arrived.
 
         Args:
-            delta: The piece. It may be repeated, or the piece before it may be missing.
+            delta: The piece. It might be a repetition, or the piece before it might be missing.
 
         Returns:
             The part of the piece that is new and follows the text so far; None if there is no such part. If the offset

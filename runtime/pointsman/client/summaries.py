@@ -112,7 +112,7 @@ async def read_details(bus: Bus, subjects: Subjects, workflow: str) -> WorkflowD
     if stored is None:
         if (waits := await find_queued_request(bus, subjects, workflow)) is not None:
             return WorkflowDetails(summarize_queued(waits))
-        # Read the log again, because the request may have been admitted between the two reads.
+        # Read the log again, because the request might have been admitted between the two reads.
         stored = await bus.last("log", subjects.workflow_log(workflow))
         if stored is None:
             return None

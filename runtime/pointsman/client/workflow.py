@@ -44,7 +44,7 @@ WorkflowEvent: TypeAlias = Entry | Progress
 
 
 class Workflow:
-    """A workflow, for its caller. The request of the workflow may still wait for admission.
+    """A workflow, for its caller. The request of the workflow might still wait for admission.
 
     Args:
         bus: The bus, after its setup.
@@ -324,7 +324,7 @@ async def find_workflow(bus: Bus, subjects: Subjects, workflow: str) -> FoundWor
 
     if (waits := await find_queued_request(bus, subjects, workflow)) is not None:
         return FoundWorkflow(waits.team, None)
-    # Read the log again, because the workflow may have been admitted between the two reads.
+    # Read the log again, because the workflow might have been admitted between the two reads.
     return FoundWorkflow(*await newest_commit(bus, subjects, workflow))
 
 

@@ -190,7 +190,7 @@ def _dead_letter_message(state: State, task: Task, subjects: Subjects) -> Messag
     handoff = build_handoff(state, task, subjects)
     at = task.ended_at or state.started_at
     cause = task.error or AttemptError(kind=ErrorKind.HANDLER, message="no cause is known")
-    if task.status is TaskStatus.ABANDONED:  # do not use `task.error`, which may be from an earlier attempt
+    if task.status is TaskStatus.ABANDONED:  # do not use `task.error`, which might be from an earlier attempt
         cause = AttemptError(kind=ErrorKind.LIMIT, message=task.reason or state.reached_limit)
     letter = DeadLetter(
         id=name,

@@ -197,7 +197,7 @@ def outcome_code(outcome: Outcome) -> Code:
 
 def print_error(message: str) -> None:
     """Print one line on standard error."""
-    with suppress(OSError):  # standard error may be closed
+    with suppress(OSError):  # standard error might be closed
         print(f"pointsman: {with_connection_options(one_line(message, limit=2_000))}", file=sys.stderr)
 
 
@@ -246,7 +246,7 @@ def _escape_unencodable(text: str) -> str:
 
 
 def write_json(file: str, text: str) -> None:
-    """Write JSON text to a file that only its owner can read, because the text may contain requests and answers.
+    """Write JSON text to a file that only its owner can read, because the text can contain requests and answers.
 
     Args:
         file: The path; `-` is standard output.

@@ -32,7 +32,7 @@ def fit_to_lines(root: TraceNode, lines: int) -> TraceNode:
         lines: Lines of the terminal.
 
     Returns:
-        The trace. The trace may still have more lines than the terminal.
+        The trace. It can still have more lines than the terminal.
     """
     shown = root
     for shorter in (_without_calls, _group_similar):

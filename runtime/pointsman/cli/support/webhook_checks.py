@@ -21,7 +21,7 @@ _MAX_SHOWN = 3  # largest number of disabled endpoints in one line
 async def check_webhooks(client: Client) -> Sequence[Check]:
     """Check that a webhook service attempts deliveries in time, and that no endpoint is disabled.
 
-    Endpoints that belong to callers may be disabled.
+    Endpoints that belong to callers are not checked.
 
     Args:
         client: The client.

@@ -68,7 +68,7 @@ def schedule_retry(decision: Decision, task: Task, error: AttemptError, retry: R
         decision: The decision in progress.
         task: The task.
         error: The error of the failed attempt.
-        retry: The proposed next attempt. A different agent may still replace the agent of the proposal.
+        retry: The proposed next attempt. A different agent can still replace the agent of the proposal.
         refine: True if a refiner may rewrite the intent of the task first.
     """
     if (rerouted := _reroute(decision, task, error, retry)) is None:

@@ -73,7 +73,7 @@ def remaining_tasks(state: State) -> int:
     """Return the number of tasks that a new plan may have.
 
     A new plan replaces the tasks of the current plan that have not started, so these tasks leave room. A task that
-    awaits an approval leaves no room, because the task may start before the new plan exists.
+    awaits an approval leaves no room, because the task might start before the new plan exists.
     """
     staying = (TaskStatus.FAILED, TaskStatus.AWAITING_ANSWER)
     giving_way = sum(1 for task in state.plan_tasks() if not (task.attempt or task.event or task.status in staying))
@@ -108,7 +108,7 @@ def share_count(
     Args:
         state: The workflow's state.
         asking: The task that needs a part now.
-        later: True if more tasks may come later. All later tasks together get one part.
+        later: True if more tasks can come later. All later tasks together get one part.
         agents: The agents whose tasks count; by default all tasks count.
         enough: Number of parts at which each part is the smallest budget. More parts would not change the budget, so
             the count stops there, which keeps long plans fast.

@@ -20,7 +20,7 @@ __all__ = [
 
 NOT_SERVED_MESSAGE: Final = "The request could not be served. Please try again later."
 """The answer after a temporary failure. The cause is only in the outcome's reason, for operators, because the text of
-an exception may be confidential.
+an exception might be confidential.
 """
 
 START_AGENT_ADVICE: Final = "Ask again when the agent is live; `pointsman agents` lists the live agents."

@@ -71,7 +71,7 @@ def is_agent_fault(error: AttemptError) -> bool:
 def open_circuits(circuits: Mapping[str, Circuit], alive: Collection[str], now: datetime) -> Mapping[str, Circuit]:
     """Return the circuits of `alive` agents that are open at the time `now`.
 
-    A circuit whose time has passed is left out, because the next task is the probe and may close the circuit.
+    A circuit whose time has passed is left out, because the next task is the probe and might close the circuit.
     """
     return {name: circuit for name, circuit in circuits.items() if name in alive and now < circuit.until}
 

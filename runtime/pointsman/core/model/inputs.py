@@ -23,7 +23,7 @@ __all__ = [
 ]
 
 CLOCK_SKEW = timedelta(seconds=2)
-"""By the supervisor's clock, a timer may fire too early by this time, because the broker's clock differs. The clocks of
+"""By the supervisor's clock, a timer can fire too early by this time, because the broker's clock differs. The clocks of
 two correctly set machines differ by less."""
 
 ROUND_MARK = "-round-"
