@@ -121,8 +121,8 @@ class Settings(Options):
     tasks. 0: no circuit opens."""
     circuit_open: Annotated[float, Field(ge=_MIN_S, le=_MAX_S)] = 10.0
     """Time that a circuit stays open before the supervisor sends one task as a probe. The time doubles after each
-    failed probe, up to five minutes. The time is short at first because the cause often ends soon, such as a restart of
-    the worker, or a rate limit of the provider that ends with the minute."""
+    failed probe, up to five minutes. The time is short at first because the cause often ends soon: for example,
+    a worker is restarted, or a rate limit of the provider ends with the minute."""
     max_running: Annotated[int, Field(ge=1, le=_MAX_COUNT)] = 1000
     """Number of running workflows at which a supervisor process stops accepting requests."""
     max_schedules: Annotated[int, Field(ge=0, le=_MAX_COUNT)] = 1000
@@ -135,7 +135,7 @@ class Settings(Options):
     days at most."""
     max_body: Annotated[int, Field(ge=1024, le=_MAX_EVENT_BYTES)] = MAX_BODY_BYTES
     """Maximum size in bytes of the headers and the body of one event. A body that does not fit into one message of the
-    broker is stored in the object store. A larger value costs memory and time, because a process has the bodies of its
+    broker is stored in the object store. Large bodies cost memory and time, because a process has the bodies of its
     present messages in memory, and parses JSON at some 50 MB a second."""
     max_file_bytes: Annotated[int, Field(ge=0, le=_MAX_STREAM_BYTES)] = MAX_FILE_BYTES
     """Maximum size in bytes of a file that this process stores. Files are stored and read in pieces, so their size does
@@ -147,9 +147,9 @@ class Settings(Options):
     """Maximum size in bytes of each stream that this process creates, for accounts that require a maximum. Unset: only
     the limit of the account. The limit of the object store is `artifacts_bytes`, if `artifacts_bytes` is set."""
     model_limits: dict[str, ModelLimits] = Field(default={})
-    """Rate limits of the model providers, as JSON: `{"openai:gpt-4.1-mini": {"requests": 500, "tokens": 200000,
-    "concurrency": 16}}`, by `provider:model`, or by `provider` for each of its models. All workers of a namespace with
-    the same API key share the limits. If the provider requests a pause from one worker, all these workers wait."""
+    """Rate limits of the model providers, as JSON, such as `{"openai:gpt-4.1-mini": {"requests": 500, "tokens": 200000,
+    "concurrency": 16}}`. A key is `provider:model`, or `provider` for each of its models. All workers of a namespace
+    with the same API key share the limits. If the provider requests a pause from one worker, all these workers wait."""
     journal: bool = True
     """Store the steps of an agent's tool loop on the bus. If a worker dies, another worker continues the attempt after
     the last step. False saves one message for each step, but the other worker then starts the attempt again."""
@@ -158,7 +158,8 @@ class Settings(Options):
     health_host: str = "127.0.0.1"
     """Address of `/healthz` and `/readyz`."""
     dashboard_host: str = "127.0.0.1"
-    """Address of the dashboard. An address that other hosts can reach requires `dashboard_token`."""
+    """Address of the dashboard. An address that other hosts can reach requires `dashboard_token` or
+    `dashboard_users`."""
     dashboard_port: Annotated[int, Field(ge=0, le=65_535)] = 8400
     """Port of the dashboard. 0: any free port."""
     dashboard_token: str | None = None

@@ -4,9 +4,9 @@ If metrics are off, a call costs only one comparison. This module stores the val
 reads the values with callbacks. There are two reasons. An addition here costs only a fraction of an addition in the SDK
 (docs/performance.md). And a gauge can be removed here, while a gauge of the SDK reports its last value for ever.
 
-Because of the cost, `fast.histograms` stores the values of histograms. But the SDK stores them in two cases: if the
-application creates the metric readers, or if an `OTEL_` variable asks for histograms of another form than
-OpenTelemetry's default (see `otel_env.has_default_histograms`).
+Because of the cost, `fast.histograms` stores the values of histograms. In two cases, the SDK stores them instead. In
+the first case, the application creates the metric readers. In the second case, an `OTEL_` variable asks for another
+form of histograms than OpenTelemetry's default (see `otel_env.has_default_histograms`).
 """
 
 from __future__ import annotations

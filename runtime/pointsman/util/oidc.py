@@ -49,7 +49,7 @@ class IssuerKeys:
         jwks: The URL of the keys. Default: from the issuer's configuration.
 
     Raises:
-        ConfigurationError: A URL is not https, and not on this machine.
+        ConfigurationError: A URL is not https, and its host is not this machine.
     """
 
     def __init__(self, issuer: str, jwks: str | None = None) -> None:
@@ -137,7 +137,7 @@ def named_issuer(token: str) -> str | None:
         token: The token.
 
     Returns:
-        The claim `iss`; None if the text is not a token, or the token has no such text.
+        The claim `iss`; None if `token` is not a token, or if the claim is missing or is not a text.
     """
     try:
         named = jwt.decode(token, options={"verify_signature": False}).get("iss")
@@ -159,7 +159,7 @@ def _is_secure(url: str) -> bool:
 
 
 def _read_keys(issuer: str, jwks: str | None) -> dict[str, Any]:
-    """Return the keys for signatures by their ids. A key without `alg` is returned raw, for any algorithm."""
+    """Return the keys for signatures by their ids. A key without `alg` fits every algorithm of its type."""
     if jwks is None:
         jwks = _read_document(f"{issuer.rstrip('/')}/.well-known/openid-configuration").get("jwks_uri")
         if not isinstance(jwks, str):

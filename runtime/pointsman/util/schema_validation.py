@@ -1,4 +1,4 @@
-"""Validate a value by a JSON Schema, with a limit of work.
+"""Validate a value by a JSON Schema, in a limited number of steps.
 
 Schemas come from agents and MCP servers, and values from callers and models. Validation runs in the event loop of a
 process that serves others, so no pair of a schema and a value may block the loop.

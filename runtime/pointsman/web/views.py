@@ -151,8 +151,8 @@ def _node_json(node: trace.TraceNode) -> dict[str, Any]:
 def _dependencies(plans: Sequence[PlanAccepted], top: trace.TraceNode) -> dict[str, list[str]]:
     """Return the dependencies of each task.
 
-    A planned task without dependencies depends on its planner. The synthesizer depends on the planned tasks on
-    which no other task depends.
+    A planned task without dependencies depends on its planner. The synthesizer depends on each
+    planned task that no other planned task needs.
     """
     roles = {node.task_id: node.role for node in top.children}
     planners = [node.task_id for node in top.children if node.role in (Role.PLAN, Role.CLASSIFY) and node.task_id]
@@ -172,7 +172,7 @@ def _dependencies(plans: Sequence[PlanAccepted], top: trace.TraceNode) -> dict[s
 
 
 def _place_items(needs: dict[str, list[str]], top: trace.TraceNode) -> None:
-    """Make a task with `for_each` depend on the tasks of its items, and these tasks on its former dependencies."""
+    """Place the tasks of the items of a task with `for_each` between this task and its dependencies."""
     items: dict[str, list[str]] = {}
     for node in top.children:
         if node.item_of and node.task_id:
