@@ -170,7 +170,7 @@ class Batches(BatchRunner):
         """Return the newest 100 batches, the newest first.
 
         Args:
-            caller: Only batches of this caller. Default: batches of all callers.
+            caller: Return only batches of this caller. Default: batches of all callers.
         """
         return [record for record in self.records() if caller in ("", record.caller)][:_MAX_LISTED]
 

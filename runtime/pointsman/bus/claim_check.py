@@ -46,7 +46,7 @@ __all__ = [
 _log = structlog.get_logger(__name__)
 
 REUSE_MAX_AGE_S = 86_400.0
-"""Seconds for which new messages may refer to a stored object. Afterwards the object is stored again for a new message,
+"""Largest age, in seconds, at which a stored object is used again for a new message. An older object is stored again,
 because retention removes an object that is much older than the messages that still exist."""
 _LAG_PAUSES_S = (0.1, 0.2, 0.4, 0.8)  # seconds between two reads of an object that a replica may still lack
 CHUNK_BYTES = 131_072  # the default of ADR-20
@@ -73,8 +73,8 @@ class ObjectName(NamedTuple):
     """The parts of the name of an object.
 
     Attributes:
-        owner: The workflow or the schedule to which the object belongs; without both, a digest of the subject of the
-            message.
+        owner: The workflow or the schedule to which the object belongs. If the subject of the message has neither, a
+            digest of the subject.
         digest: The SHA-256 of the content, in hexadecimal digits.
     """
 

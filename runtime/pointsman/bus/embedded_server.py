@@ -25,7 +25,7 @@ _STOP_TIMEOUT_S = 5.0  # seconds that the server may take to flush and end after
 # is killed loses no messages. See docs/durability.md.
 _CONFIG_TEMPLATE = """jetstream { sync_interval: "1s" }
 """
-_POLL_INTERVAL_S = 0.01  # seconds; only a new file reports the start, so this process polls for the file
+_POLL_INTERVAL_S = 0.01  # seconds between polls; the server reports its start by a new file, and sends no other notice
 _LOG_TAIL_LINES = 5  # number of last lines of the log that are searched for the reason of a failed start
 _WATCH_INTERVAL_S = 0.2  # seconds between two checks that the server runs; each check is one system call
 

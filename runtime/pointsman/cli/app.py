@@ -45,7 +45,7 @@ COMMANDS: Mapping[str, Entry | Group] = {
     "gateway": Group(
         "Serve teams over HTTP, and manage API keys.",
         {
-            "run": Entry("gateway:gateway", "Serve teams over HTTP until Ctrl-C. This is the default."),
+            "run": Entry("gateway:gateway", "Serve teams over HTTP until Ctrl-C. This is the default command."),
             "keys": Group(
                 "Create, list and revoke API keys.",
                 {
@@ -68,7 +68,7 @@ COMMANDS: Mapping[str, Entry | Group] = {
             "disable": Entry("webhooks:disable", "Stop sending events to an endpoint. New events are not stored."),
             "enable": Entry("webhooks:enable", "Send events to an endpoint again."),
             "delete": Entry("webhooks:delete", "Delete an endpoint and its secrets."),
-            "deliveries": Entry("webhooks:deliveries", "List the tried deliveries, most recently changed first."),
+            "deliveries": Entry("webhooks:deliveries", "List deliveries that were tried, most recently changed first."),
             "resend": Entry("webhooks:resend", "Send deliveries again, selected by event or by status."),
         },
     ),
@@ -90,7 +90,7 @@ COMMANDS: Mapping[str, Entry | Group] = {
     "audit": Entry("forget:audit", "List forgotten workflows, and handled dead letters."),
     "export": Entry("archive:export", "Write a workflow and its child workflows to a file."),
     "import": Entry("archive:import_", "Load an exported workflow into a namespace, for reading."),
-    "replay": Entry("archive:replay", "Repeat exported decisions, and print the differences."),
+    "replay": Entry("archive:replay", "Replay an exported workflow, and compare the decisions."),
     "questions": Entry("questions:questions", "List the questions that wait for a person, oldest first."),
     "answer": Entry("questions:answer", "Answer a question of an agent or a planner."),
     "approve": Entry("questions:approve", "Approve a task, a tool call or a plan."),
@@ -123,10 +123,10 @@ COMMANDS: Mapping[str, Entry | Group] = {
     "schedules": Group(
         "Create, list, show and change schedules.",
         {
-            "create": Entry("schedules:create", "Create a schedule, which sends a request by cron or once."),
+            "create": Entry("schedules:create", "Create a schedule, which sends a request repeatedly or once."),
             "list": Entry("schedules:list_", "List the schedules with their next times."),
             "show": Entry("schedules:show", "Show a schedule with its next times and its last runs."),
-            "pause": Entry("schedules:pause", "Pause a schedule. Its times pass without a run."),
+            "pause": Entry("schedules:pause", "Pause a schedule. It starts no run until it is resumed."),
             "resume": Entry("schedules:resume", "Resume a paused schedule."),
             "run": Entry("schedules:run", "Start a run now."),
             "delete": Entry("schedules:delete", "Delete a schedule."),

@@ -29,12 +29,12 @@ _log = structlog.get_logger(__name__)
 RECONNECT_INTERVAL_S = 0.5  # seconds between tries: a restart of the broker takes about 1 s
 _PASSING_STATUSES = (408, 425, 429)  # HTTP statuses after which a later try may succeed
 _OPTIONAL_HINT = (
-    "the process uses the streams and consumers that exist; POINTSMAN_PROVISION=false saves the request that is refused"
+    "the process uses the streams and consumers that exist; with POINTSMAN_PROVISION=false, this request is not sent"
 )
-_MAX_REPORTED = 100  # maximum number of refused subjects in the log, each of them once
+_MAX_REPORTED = 100  # largest number of refused subjects that are logged; each subject is logged once
 _LATE_REFUSAL_S = 5.0  # seconds for which the refusal of an abandoned request may still arrive
-_CLOSE_TIMEOUT_S = 0.25  # seconds; a silent socket must not delay the exit of a process
-_PING_INTERVAL_S = 2.0  # seconds; after three pings without an answer (4 to 6 s), a half-open connection is closed
+_CLOSE_TIMEOUT_S = 0.25  # seconds that a close may take, because a silent socket must not delay the exit of a process
+_PING_INTERVAL_S = 2.0  # seconds between pings; after three unanswered pings (4 to 6 s), the connection is closed
 
 
 class NatsConnection:

@@ -110,7 +110,8 @@ class Login:
 def user_name(settings: Settings) -> str:
     """Return the name of the user in the subjects of requests and controls.
 
-    Permissions limit a user to the subjects with the user's name at the broker, so this name is the first choice.
+    The permissions of a user may be limited to subjects that contain the user's name at the broker. So this name is
+    the first choice.
 
     Args:
         settings: The settings.

@@ -88,7 +88,7 @@ class StreamProvisioner:
             try:
                 with self._connection.optional_requests(subject):
                     await self._connection.ask(subject)
-            except PermissionDeniedError:  # no check: if the stream is missing, a later request fails
+            except PermissionDeniedError:  # the check is not possible; if the stream is missing, a later request fails
                 return
             except NoRespondersError:
                 if self._clock.monotonic() - began > _MISSING_TIMEOUT_S:

@@ -97,7 +97,7 @@ def _load_certificate(context: ssl.SSLContext, certificate: str, key: str | None
             raise _misfit(setting, path, f"is not the key of the certificate {certificate}") from None
         if key is None:
             raise _misfit(
-                _CERT, certificate, f"is not a certificate with its key in PEM form; {_KEY} names a key"
+                _CERT, certificate, f"is not a certificate with its key in PEM form; name a separate key file in {_KEY}"
             ) from None
         raise ConfigurationError(
             f"{_CERT}, {_KEY}: {certificate} and {key} are not a certificate and its key in PEM form"

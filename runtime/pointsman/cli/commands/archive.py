@@ -102,10 +102,10 @@ def replay(
     ],
     json: Json = False,
 ) -> Code:
-    """Repeat exported decisions, and print the differences.
+    """Replay an exported workflow, and compare the decisions.
 
-    The installed code makes the decisions of an exported workflow again. These are compared with the recorded
-    decisions. If there is a difference, the exit code is 1. No broker is needed.
+    The installed code makes the decisions of the workflow again, and each difference from the recorded decisions is
+    printed. If there is a difference, the exit code is 1. No broker is needed.
 
     Returns:
         The exit code.

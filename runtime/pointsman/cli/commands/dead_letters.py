@@ -185,7 +185,8 @@ async def replay(
         bool,
         typer.Option(
             "--as-new",
-            help="Send the request of the workflow again, as a new workflow. The agent of a failed task must be live.",
+            help="Send the request of the workflow again, as a new workflow. If the dead letter is a task, its agent "
+            "must be live.",
         ),
     ] = False,
     keep: Annotated[bool, typer.Option("--keep", help="Keep the dead letter after the replay.")] = False,

@@ -35,7 +35,7 @@ from pointsman.evaluation.runner import NO_AGENT, EvaluationReport, Suite, evalu
 
 __all__ = ["evaluate_suite"]
 
-_WAIT_NOTICE_AFTER_S = 3.0  # seconds without a live process before a notice; a live process is found at once
+_WAIT_NOTICE_AFTER_S = 3.0  # seconds to wait for a live process before a notice; a live process is found at once
 _WAIT_TIMEOUT_S = 30.0  # longest wait in seconds for a live process; a process needs a few seconds to start
 _POLL_INTERVAL_S = 0.1  # seconds between two checks for a live process
 

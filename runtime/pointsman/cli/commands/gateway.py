@@ -39,7 +39,7 @@ def gateway(
     namespace: Namespace = None,
     with_parent: WithParent = False,
 ) -> Code:
-    """Serve teams over HTTP until Ctrl-C. This is the default.
+    """Serve teams over HTTP until Ctrl-C. This is the default command.
 
     On an address that other hosts can reach, each request needs an API key (`pointsman gateway keys create`) or a token
     of the issuer in POINTSMAN_GATEWAY_OIDC_ISSUER.

@@ -28,7 +28,8 @@ Teams = Annotated[
     typer.Option("--team", metavar="TEAM", help="A team of the user; '*' means all teams. May be repeated."),
 ]
 Agents = Annotated[
-    list[str] | None, typer.Option("--agent", metavar="AGENT", help="An agent of a worker. May be repeated.")
+    list[str] | None,
+    typer.Option("--agent", metavar="AGENT", help="For the role worker: an agent of the user. May be repeated."),
 ]
 Actions = Annotated[
     list[str] | None,
@@ -61,7 +62,7 @@ def init(
         bool, typer.Option("--callout", help="Use `pointsman callout` for API keys and OIDC tokens.")
     ] = False,
     resolver: Annotated[
-        str, typer.Option(metavar="DIR", help="The folder in which a server stores the accounts of --jwt.")
+        str, typer.Option(metavar="DIR", help="With --jwt: the folder in which a server stores the accounts.")
     ] = "jwt",
     account: Annotated[str, typer.Option(metavar="NAME", help="The account with the streams.")] = "POINTSMAN",
     namespace: Namespaces = None,

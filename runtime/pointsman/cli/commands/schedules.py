@@ -175,7 +175,7 @@ async def show(
 async def pause(
     session: Session, name: Name, team: TeamOption = None, caller: Caller = None, json: Json = False
 ) -> None:
-    """Pause a schedule. Its times pass without a run."""
+    """Pause a schedule. It starts no run until it is resumed."""
     await _change(
         session,
         lambda client: client.schedules.pause(name, team, caller=caller),

@@ -30,7 +30,7 @@ from pointsman.util.child_processes import ChildExitedError, ChildProcesses, exi
 __all__ = ["up"]
 
 _DEFAULT_PORT = 4222  # the default port of NATS clients
-_RESTART_PAUSE_S = 0.5  # seconds before a restart of the broker, as before the first restart of other children
+_RESTART_PAUSE_S = 0.5  # seconds before a restart of the broker; other children wait as long before the first restart
 
 
 def up(

@@ -172,7 +172,7 @@ async def deliveries(
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="The largest number of deliveries.")] = 100,
     json: Json = False,
 ) -> None:
-    """List the tried deliveries, most recently changed first."""
+    """List deliveries that were tried, most recently changed first."""
     chosen = _delivery_status(status)
     async with _open(session) as (client, _):
         found = await list_deliveries(client.bus, client.subjects, endpoint=id, status=chosen, limit=limit)
