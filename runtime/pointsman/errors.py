@@ -14,7 +14,7 @@ PointsmanError
 ├── PeerError                           an error of the other side: the broker or a model provider
 │   ├── BusUnavailableError             the broker cannot be reached, or did not answer
 │   │   ├── PublishOutcomeUnknownError  the broker did not answer a publish, so the message may have been stored
-│   │   └── ConnectionRejectedError     the broker refuses to restore a connection, or its certificate does not fit
+│   │   └── ConnectionRejectedError     a lost connection cannot be restored: the broker refuses it, or TLS fails
 │   ├── StreamLostError                 the broker has lost messages that the broker had stored
 │   ├── ConflictError                   a compare-and-set failed, because another process wrote first
 │   └── ModelError                      a provider failed; `retryable` is True if a repeated call may succeed
@@ -23,7 +23,7 @@ PointsmanError
 ├── ScheduleRefusedError                a supervisor refuses a change of a schedule
 ├── TaskError                           a handler raises this error to end the attempt with a reason
 │   ├── RefusedError                    the agent refuses the task
-│   ├── AnswerRequiredError             a person must answer a question, or allow a tool call, first
+│   ├── AnswerRequiredError             the task waits until a person answers a question or allows a tool call
 │   └── UnansweredError                 a person declined to answer, or no answer arrived in time
 └── InvariantError                      a bug in Pointsman
 """

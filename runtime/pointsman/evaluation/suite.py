@@ -56,12 +56,7 @@ class Case(BaseModel):
         module, _, name = self.check.partition(":")
         try:
             found: Check = getattr(importlib.import_module(module), name)
-        except (
-            ImportError,
-            AttributeError,
-            TypeError,
-            ValueError,
-        ) as error:  # a path such as `./checks.py` raises TypeError
+        except (ImportError, AttributeError, TypeError, ValueError) as error:  # TypeError for a path like `./checks.py`
             raise ConfigurationError(
                 f"the check {self.check!r} does not exist: {error}; expected module:function"
             ) from None

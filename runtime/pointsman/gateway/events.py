@@ -97,7 +97,7 @@ class WorkflowEvent(BaseModel):
     limit: str | None = Field(default=None, description="The limit that was reached.")
     expires_at: AwareDatetime | None = Field(default=None, description="End of the wait for an answer.")
     round: int | None = Field(default=None, description="The number of the round that begins.")
-    outcome: OutcomeView | None = Field(default=None, description="The end of the workflow.")
+    outcome: OutcomeView | None = Field(default=None, description="The outcome of the workflow.")
     kind: str | None = Field(
         default=None, description="For `progress`: `progress`, `tool`, `chat` or the name of an event."
     )

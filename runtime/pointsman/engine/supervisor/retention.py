@@ -126,7 +126,7 @@ class RetentionJob:
             try:
                 await self.apply()
             except PointsmanError as error:
-                hint = "expired messages stay for another hour; allow supervisors to purge streams at the broker"
+                hint = "expired messages stay for another hour; give supervisors the right to purge streams"
                 _log.warning("retention_failed", error=str(error), hint=hint)
 
     async def apply(self) -> None:
@@ -202,7 +202,7 @@ class RetentionJob:
                     break
                 since = _NEVER if stored.sequence >= untaken else await self._ended_at(stored.subject)
                 if since == _NEVER:
-                    hint = "the message stays until its workflow has ended; `pointsman doctor` names missing agents"
+                    hint = "the message stays until its workflow ends; if an agent is missing, see `pointsman doctor`"
                     _log.info("retention_deferred", subject=stored.subject, since=str(stored.at), hint=hint)
                 if since >= until:
                     break

@@ -79,7 +79,7 @@ class ThreadGate:
         return True
 
     async def record(self, state: State, inbound: Sequence[InboundInput]) -> None:
-        """Write the end of a turn to its thread. Then publish a request for the next turn with the unread messages.
+        """Write the end of a turn to its thread. Then publish the messages that the turn did not read, as a next turn.
 
         A repeated call has no effect. A request may name a thread although its workflow does not belong to the thread:
         the workflow was cancelled or refused before its admission, or another request with the same id began it. The

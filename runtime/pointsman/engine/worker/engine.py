@@ -79,7 +79,7 @@ _NO_KEY_PROBLEM = "no API key is set for the worker, so the agent answers with t
 _NO_KEY_HINT = (
     "set OPENAI_API_KEY or ANTHROPIC_API_KEY for the worker, or choose the offline model by POINTSMAN_MODEL=offline"
 )
-_MAX_CANCELLED = 10_000  # maximum number of remembered cancelled tasks, whose handoffs may still be queued: some 1 MB
+_MAX_CANCELLED = 10_000  # maximum number of cancelled tasks in memory, because their handoffs may be queued; some 1 MB
 
 _log = get_logger(__name__)
 

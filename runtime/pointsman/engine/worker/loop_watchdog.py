@@ -94,12 +94,12 @@ def attributing_task_factory(
 
 
 class LoopWatchdog:
-    """Thread that watches a loop of another thread until it is stopped.
+    """Thread that watches the loop of another thread until `stop` is called.
 
     Args:
         loop: Loop to watch.
         thread_id: Identifier of the thread that runs the loop.
-        threshold: Seconds without an answer of the loop that count as blocked.
+        threshold: Seconds without an answer after which the loop counts as blocked.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, thread_id: int, threshold: float) -> None:

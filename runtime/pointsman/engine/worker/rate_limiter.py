@@ -106,7 +106,7 @@ class BusRateLimiter:
             until = now + timedelta(seconds=_MAX_CALL_S)
             wait = await self._update(
                 meter,
-                lambda known: acquire(known, meter.limits, now, call, tokens, until),  # noqa: B023  # it runs now
+                lambda known: acquire(known, meter.limits, now, call, tokens, until),  # noqa: B023  # called in this iteration
             )
             if wait is None:
                 return

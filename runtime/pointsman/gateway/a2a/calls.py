@@ -74,7 +74,7 @@ def _mark_as_reached(*args: object) -> None:
 
 
 class RefusedCallError(A2AError):
-    """A call that the gateway refuses with an HTTP status, because of a limit, a right, or an unavailable broker.
+    """A call that the gateway refuses with an HTTP status: a limit is reached, a right is missing, or the broker fails.
 
     Args:
         problem: The problem that the client gets.

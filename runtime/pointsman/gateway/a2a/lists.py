@@ -36,7 +36,7 @@ class _Item:
 
     @property
     def key(self) -> tuple[int, str]:
-        """The place in the list: the time in microseconds, as in the log, and the id for tasks with equal times."""
+        """The sort key: the time in microseconds, as in the log, and then the id, because times may be equal."""
         return int(self.changed_at.timestamp() * 1_000_000), self.task.id
 
 

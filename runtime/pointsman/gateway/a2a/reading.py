@@ -112,7 +112,7 @@ class TaskReader:
     async def follow(
         self, workflow: Workflow, fold: TaskFold, *, inline: bool = True, text: AnswerText | None = None
     ) -> AsyncGenerator[Sequence[TaskEvent], None]:
-        """Follow a task from the position of a fold to the end of the task, or until the gateway stops.
+        """Follow a task from the position of `fold` to the end of the task, or until the gateway stops.
 
         Args:
             workflow: The workflow of the task.

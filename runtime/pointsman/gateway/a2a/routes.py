@@ -123,7 +123,7 @@ def _guarded(context: Context, route: Route, *, rpc: bool) -> Route:
         if (refusal := await refuse_body(request, rpc=rpc)) is not None:
             return refusal
         response = await checked(await endpoint(request), request, rpc=rpc)
-        # the response to a refused call must have the HTTP status of the problem, and not the SDK's response
+        # raise the problem of a refused call, because the SDK's response has a different HTTP status
         if (problem := getattr(request.state, "problem", None)) is not None:
             raise problem
         if response.media_type == A2A_JSON_MEDIA_TYPE and _takes_plain_json(request, kind):

@@ -50,8 +50,8 @@ class BatchRequest(Body):
 
     team: TeamName = Field(description="The team that is to serve the rows.")
     inputs: RowsOrUpload = Field(
-        description="The rows: texts, or objects for teams that expect fields. Or the id of an upload with one JSON "
-        "text or object per line."
+        description="A list of rows, which are texts, or objects for teams that expect fields; or the id of an upload "
+        "with one JSON text or object per line."
     )
     concurrency: Annotated[int, Field(strict=True, ge=1, le=MAX_CONCURRENCY)] = Field(
         default=10, description="Largest number of workflows that run at the same time."

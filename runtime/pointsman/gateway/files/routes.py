@@ -119,9 +119,9 @@ class WorkflowFiles(BaseModel):
     "/files",
     status_code=201,
     summary="Upload a file",
-    description="Store a file for requests that are sent within a day. The body is the file, with the media type as "
-    "`Content-Type`, or a form with the part `file`. The body is stored piece by piece. A repeated upload "
-    "of the same file has the same id.",
+    description="Store a file for requests that are sent within a day. The body is the file, with its media type as "
+    "`Content-Type`. Or the body is a form with the file as the part `file`. The body is stored piece by piece. A "
+    "repeated upload of the same file has the same id.",
     openapi_extra=_UPLOAD,
     responses=problems(408),
 )
