@@ -100,7 +100,7 @@ class AgentCard(Frozen):
 
     @property
     def revision(self) -> str:
-        """Version and digest of the code, such as `1.0.0+3f9ac1d2`. Instances with equal revisions run equal code."""
+        """Version and digest of the code, such as `1.0.0+3f9ac1d2`. Instances with equal code have equal revisions."""
         if not self.digest:
             return self.version
         return f"{self.version}{'.' if '+' in self.version else '+'}{self.digest[:_SHOWN_DIGEST_CHARS]}"

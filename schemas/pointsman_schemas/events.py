@@ -289,7 +289,7 @@ class Gap(Part):
 
 
 class TaskReport(Part):
-    """The result of a task, in the form for dependent tasks and the synthesizer."""
+    """The result of a task, as dependent tasks and the synthesizer receive it."""
 
     task_id: TaskId = Field(description="The task.")
     agent: OptionalAgentName = Field(description="The agent of the task; empty if no agent had the skill.")
@@ -358,7 +358,7 @@ class PastTurn(Part):
 
 
 class History(Part):
-    """The earlier turns of a thread, in the form for agents."""
+    """The earlier turns of a thread, as agents receive them."""
 
     summary: str = Field(default="", description="A summary of turns that are older than `turns`.")
     turns: tuple[PastTurn, ...] = Field(default=(), description="The newest turns, in order.")
@@ -531,7 +531,7 @@ class Step(Event):
     )
     usage: Usage = Field(default=Usage(), description="Usage of this step.")
     confidence: Annotated[float, Field(ge=0, le=1)] | None = Field(
-        default=None, description="A confidence that the step set, from 0 to 1."
+        default=None, description="The confidence that the step reported, from 0 to 1."
     )
     replan_hint: str | None = Field(default=None, description="A request for a new plan, with the reason.")
     at: AwareDatetime = Field(description="Time of the step.")
@@ -572,8 +572,8 @@ class Question(Event):
 
     To answer, publish a control event on `{reply_to}.{action}.{actor}.{id}`, with the id of this question in its field
     `question`. `action` is `answer` for `information`, otherwise `approve` or `reject`. `actor` is the user's name at
-    the broker, and `id` is a new id. If no answer arrives until `expires_at`, the default is the answer. A question
-    without a default is then rejected.
+    the broker, and `id` is a new id. If no answer arrives until `expires_at`, the default is used as the answer. If
+    there is no default, the question counts as rejected.
     """
 
     event_type: ClassVar[str] = "io.pointsman.question.v1"
@@ -732,10 +732,10 @@ class Outcome(Event):
     team: TeamName = Field(description="The team of the workflow.")
     caller: str = Field(
         default="",
-        description="The caller of the request. For a task of another team: `team:` and the name of that team.",
+        description="The caller of the request. For a task of another team: `team:` and the name of the other team.",
     )
     parent: WorkflowId | None = Field(
-        default=None, exclude_if=not_, description="For a task of another team: the workflow of that team."
+        default=None, exclude_if=not_, description="For a task of another team: the workflow of the other team."
     )
     status: Literal["completed", "partial", "failed", "cancelled"] = Field(
         description="The status. `partial` means an answer with gaps."

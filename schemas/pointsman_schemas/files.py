@@ -37,7 +37,7 @@ SHARED_OWNER = "shared"
 
 
 class File(Frozen):
-    """A file in the object store. The object's name is owner and digest, so an owner's equal files are stored once."""
+    """A file in the object store. The object is named after owner and digest, so an owner has equal files only once."""
 
     name: FileName = Field(description="The name of the file, without a folder.")
     media_type: Annotated[str, StringConstraints(pattern=MEDIA_TYPE_PATTERN)] = Field(
@@ -48,8 +48,8 @@ class File(Frozen):
         description="The SHA-256 of the content, in lower-case hexadecimal digits."
     )
     owner: Token = Field(
-        description="The workflow or the schedule to which the file belongs, as an id. The file is deleted "
-        "together with its owner. `shared` for a file of several requests."
+        description="The id of the workflow or the schedule to which the file belongs, or `shared` for a file of "
+        "several requests. The file is deleted together with this workflow or schedule."
     )
 
     @property

@@ -248,7 +248,7 @@ class BudgetAwaited(Part):
     at: AwareDatetime = Field(description="Time of the entry.")
     task_id: TaskId = Field(description="The task.")
     agent: AgentName = Field(description="The agent of the next attempt.")
-    limit: str = Field(description="The limit that is used up: `calls`, `tokens`, `cost`, `tasks` or `replans`.")
+    limit: str = Field(description="The limit with no budget left: `calls`, `tokens`, `cost`, `tasks` or `replans`.")
     not_before: AwareDatetime | None = Field(default=None, description="For a retry: the earliest time of the attempt.")
 
 
@@ -368,8 +368,8 @@ class TaskSkipped(Part):
     reason: str = Field(description="The reason.")
     intended: bool = Field(
         default=False,
-        description="True if the task was skipped because of a false condition, of the task or of a dependency. Such a "
-        "task is not a gap of the answer.",
+        description="True if the condition of the task is false, or if a dependency was skipped for this reason. Then "
+        "the task is not a gap of the answer.",
     )
 
 

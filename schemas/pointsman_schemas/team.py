@@ -47,7 +47,7 @@ __all__ = [
 ]
 
 ANY: Literal["*"] = "*"
-"""Every live agent with the role `work`, except teams. A team must be named to be used."""
+"""Every live agent with the role `work`, except teams. Another team is used only if its name is listed."""
 
 
 class Limits(Frozen):
@@ -203,8 +203,8 @@ class Team(Frozen):
         for name, full in names.items():
             if TEAM_SEPARATOR in name or not is_token(full):
                 raise ValueError(
-                    f"own_agents has {name!r}; expected the name within the team: {full!r} is the full name, and it "
-                    f"has at most 64 letters, digits, - and _, with {TEAM_SEPARATOR} in one place"
+                    f"own_agents has {name!r}; expected the name within the team, so that the full name, {full!r}, has "
+                    f"at most 64 letters, digits, - and _, and has {TEAM_SEPARATOR} only once"
                 )
         if names:
             for field in type(self).model_fields:

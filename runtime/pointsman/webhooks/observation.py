@@ -16,7 +16,7 @@ from pointsman.webhooks.observer import Observer
 
 __all__ = ["publish_gauges", "record_delivery"]
 
-_INTERVAL_S = 15.0  # seconds between two measurements; metrics are collected every 15 to 60 s
+_INTERVAL_S = 15.0  # seconds between two measurements; not shorter, because metrics are collected every 15 to 60 s
 
 
 def record_delivery(
