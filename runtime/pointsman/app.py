@@ -95,8 +95,8 @@ async def work(targets: Sequence[str], settings: Settings, *, teams: Sequence[st
     Args:
         targets: Modules, files or `module:name`, each with agents.
         settings: The settings.
-        teams: The teams to which the agents belong. Each agent has a separate queue for each of these teams. If no
-            team is given, every team may use the agents.
+        teams: The teams to which the agents belong. Each agent has one queue for each team. If `teams` is empty, every
+            team may use the agents.
 
     Returns:
         The exit code.
@@ -282,7 +282,7 @@ def load_team(target: str) -> Team:
         The team.
 
     Raises:
-        ConfigurationError: `target` names no team, or several teams without a variable `team`.
+        ConfigurationError: `target` names no team. Or it names several teams, and no variable has the name `team`.
     """
     teams = load_teams(target)
     if len(teams) == 1:

@@ -1,1 +1,1 @@
-"""Reports of several domains. Each file is a whole team, with its agents, its sample data and a request."""
+"""Teams that write reports, each for one domain. Each file has a team, its agents, its sample data and a request."""

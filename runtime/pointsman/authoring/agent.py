@@ -73,7 +73,7 @@ class Agent(ABC):
 
 
 class FunctionAgent(Agent, Generic[P, R]):
-    """Agent made of a function. If a test calls the agent like a function, the function is called.
+    """Agent made of a function. Code, such as a test, can call the agent like the function.
 
     Args:
         function: Async or plain function.
@@ -267,7 +267,7 @@ def make_card(*, name: str, description: str, **fields: Any) -> AgentCard:
             raise ConfigurationError(f"agent {name} has {field}={fields[field]!r}; expected [{fields[field]!r}]")
     if TEAM_SEPARATOR in name:
         raise ConfigurationError(
-            f"agent {name} has {TEAM_SEPARATOR} in its name, which separates a team from its agent; use one "
+            f"agent {name} has {TEAM_SEPARATOR} in its name, but {TEAM_SEPARATOR} separates team and agent; use one "
             f"hyphen, or write team={name.partition(TEAM_SEPARATOR)[0]!r}, name={name.partition(TEAM_SEPARATOR)[2]!r}"
         )
     if fields.get("owner") is not None:

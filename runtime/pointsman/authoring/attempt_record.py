@@ -75,8 +75,8 @@ class AttemptRecord:
     ) -> Answer | None:
         """Return a person's verdict on a call, or None if no approval was requested yet.
 
-        Each verdict is for one call. If several calls are equal, the calls that were started earlier use up the first
-        verdicts, and the calls in `ahead` use up the next verdicts.
+        Each verdict is for one call. Equal calls get the verdicts in this order: first the calls that were started
+        earlier, then the calls in `ahead`, and then this call.
 
         Args:
             tool: Name of the tool.

@@ -1,4 +1,4 @@
-"""Convert between JSON and Python types. Inputs are checked against a type, and outputs are written by their type."""
+"""Convert between JSON and Python types. Inputs are checked against a type, and outputs are converted by their type."""
 
 from __future__ import annotations
 

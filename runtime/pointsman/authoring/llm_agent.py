@@ -278,7 +278,7 @@ class LLMAgent(Agent):
             state.journal = None
         given: Any = handoff.input
         if self._input is not None:
-            given = self._input.from_json(handoff.input)  # for the check and the schema; the model gets the input as is
+            given = self._input.from_json(handoff.input)  # for the check and the schema; the model gets `handoff.input`
         schema = closed_schema(self._output, given) or self._output_schema
         files = await self._files(context)
         text = write_task(
@@ -376,7 +376,7 @@ class LLMAgent(Agent):
             except ValidationError as error:
                 problem = describe(error)
                 continue
-            if candidate and not value.model_fields_set:  # refused: without a known field, each value is a default
+            if candidate and not value.model_fields_set:  # refused, because each value would be a default
                 problem = f"it has none of the fields {', '.join(self._output.model_fields)}"
                 continue
             if isinstance(candidate, dict) and (misnamed := _misnamed_fields(self._output, candidate)):

@@ -303,8 +303,8 @@ def mcp_tools(
 ) -> McpTools:
     """Return the tools of an MCP server, for `LLMAgent(tools=[...])`. The agent closes the connection to the server.
 
-    A worker connects to the server at its start. If a provider would refuse a tool's name, the tool gets a name of
-    letters, digits, hyphens and underscores; `only`, `idempotent` and `approval` take the server's own names.
+    A worker connects to the server when the worker starts. If a provider would refuse a tool's name, the tool gets a
+    name of letters, digits, hyphens and underscores. But `only`, `idempotent` and `approval` take the server's names.
 
     Args:
         server: URL of a server over streamable HTTP, or the command of a server over standard input and output, as a

@@ -36,7 +36,8 @@ worker."""
 MAX_WAIT_S: Final = 20.0
 """Longest pause between two tries. If a provider asks for a longer pause, the supervisor schedules the retry."""
 MAX_ADAPTATIONS: Final = 8
-"""Largest number of changes of one refused request. If the server refuses the last change, the model has failed."""
+"""Largest number of times that an adapter changes one request after a refusal. If the server refuses the last change,
+the model has failed."""
 ESTIMATED_ANSWER_TOKENS: Final = 300
 """Number of tokens that are reserved from the shared limits for the answer of a call. After the call, the actual usage
 replaces the reservation."""

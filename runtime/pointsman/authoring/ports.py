@@ -121,7 +121,7 @@ class AttemptUsage:
         usage: Calls, tokens and cost so far.
         confidence: Last reported confidence, from 0 to 1, or None.
         replan_hint: Last reported reason to plan again, or None.
-        parent: Usage of the surrounding call or attempt; None for the attempt.
+        parent: The `AttemptUsage` of the surrounding call or attempt; None if this is the usage of the attempt.
     """
 
     usage: Usage = Usage()

@@ -1,4 +1,7 @@
-"""Run the tool calls of an attempt in turns. Each call has exactly one result, and no finished call runs again."""
+"""Run the tool calls of an attempt, turn by turn. A turn is one answer of the model, with its tool calls.
+
+Each call has exactly one result, and no finished call runs again.
+"""
 
 from __future__ import annotations
 

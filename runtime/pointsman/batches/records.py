@@ -89,7 +89,7 @@ class BatchRecord(BaseModel):
 
     @property
     def status(self) -> BatchStatus:
-        """The status of the batch; `completed` as soon as each row has ended with any status."""
+        """The status of the batch. `completed` means that all rows have ended, also if some rows did not complete."""
         if self.ended_at is not None:
             return "cancelled" if self.cancelled else "failed" if self.reason else "completed"
         return "cancelling" if self.cancelled else "paused" if self.paused else "running"
