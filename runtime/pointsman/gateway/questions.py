@@ -70,7 +70,7 @@ async def reject(question_id: QuestionPath, body: Rejection, context: ContextArg
 
 
 async def _check(context: Context, caller: Caller, question: str) -> None:
-    """Refuse a question of another caller's workflow. The id of a question begins with the id of the workflow."""
+    """Refuse a question of another caller's workflow. The id of the question begins with the id of this workflow."""
     await context.view(caller, question.rpartition("-")[0] or question)
 
 

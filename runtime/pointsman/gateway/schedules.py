@@ -63,7 +63,7 @@ class ScheduleRequest(Body):
         "with `cron`, `once` with `at`.",
     )
     grace: Annotated[float, Field(strict=True, ge=1, le=MAX_GRACE_S)] = Field(
-        default=60.0, description="Largest delay of a fire in seconds. A later fire counts as missed."
+        default=60.0, description="Largest delay of a fire in seconds. With a longer delay, the fire counts as missed."
     )
     deadline: Annotated[float, Field(strict=True, ge=0.001, le=MAX_DEADLINE_S)] | None = Field(
         default=None, description="Seconds from admission to the deadline. Default: the team's deadline."
@@ -123,7 +123,7 @@ class ScheduleView(BaseModel):
     input: str | dict[str, JsonValue] = Field(description="The request that is sent at each time of the schedule.")
     files: list[ScheduleFileView] = Field(description="The files of each fire.")
     next: list[AwareDatetime] = Field(description="The next times.")
-    runs: list[RunView] = Field(description="The newest runs, the oldest of them first.")
+    runs: list[RunView] = Field(description="The newest runs, in the order of their start.")
     started_runs: int = Field(description="Number of runs that were started.")
     skipped_fires: int = Field(description="Number of fires that were skipped, because an earlier run had not ended.")
     missed_fires: int = Field(description="Number of fires that were missed.")
@@ -217,7 +217,7 @@ async def _named_change(
     response: Response,
     owner: OwnerQuery = None,
 ) -> _Change:
-    """Return a function that carries out a change of the schedule that the path names."""
+    """Return a function that carries out a change of the schedule in the path."""
     schedules = _schedules(context, caller)
 
     async def change(command: _Command) -> ScheduleResult:

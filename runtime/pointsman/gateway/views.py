@@ -1,4 +1,4 @@
-"""Convert the present state of a workflow to the view of callers, without FastAPI."""
+"""Convert the present state of a workflow to the form that callers see. This module does not import FastAPI."""
 
 from __future__ import annotations
 

@@ -526,11 +526,12 @@ class _Table:
     def _consume(self, name: str, *streams: str) -> list[str]:
         """Return the rights to receive and acknowledge the messages of an existing durable consumer.
 
-        An acknowledgement can also request the next message of its consumer. In its subject, the first two tokens after
-        `$JS.ACK` are the stream and the consumer, or, with `js_ack_fc_v2`, a domain and an account before the stream
-        and the consumer. With `$JS.ACK.*.*.{stream}.{name}.>`, a user could put any stream and consumer in place of the
-        first two tokens, and receive the messages of this consumer. So the right for `js_ack_fc_v2` has the token `_`
-        as its first token, which is the domain of a server without a JetStream domain. No stream has this name.
+        An acknowledgement can also request the next message of its consumer. The subject of an acknowledgement has two
+        forms. In the usual form, the stream and the consumer come first after `$JS.ACK`. With `js_ack_fc_v2`, a domain
+        and an account come first. A right to `$JS.ACK.*.*.{stream}.{name}.>` would also match the usual form, with any
+        stream and consumer in the place of `*.*`, so a user could receive the messages of each consumer. So the right
+        has `_` in the place of the domain. A server without a JetStream domain has this domain, and no stream has this
+        name.
         """
         return [
             right.format(stream=stream, name=name)

@@ -18,7 +18,7 @@ class ConnectionBounds:
     Attributes:
         connections: The largest number of open connections. Further connections are closed at once.
         head: Seconds in which a client must send the head of a request.
-        stalled: Seconds after which the connection of a client that does not read the response is closed.
+        stalled: Seconds after which a connection is closed if its client does not read the response.
     """
 
     connections: int = 5_000

@@ -51,7 +51,7 @@ def status_of(error: PointsmanError) -> int:
         error: The error.
 
     Returns:
-        The status; 500 for an error that is not caused by the request.
+        The status; 500 for an error that is not in the table of statuses.
     """
     return next((status for kind, status in _STATUSES if isinstance(error, kind)), 500)
 

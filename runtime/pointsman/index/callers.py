@@ -1,4 +1,4 @@
-"""Count the running workflows and the daily usage of each caller, and refuse requests over the limits of the caller."""
+"""Count the running workflows and the daily usage of each caller, and refuse requests that exceed a limit."""
 
 from __future__ import annotations
 

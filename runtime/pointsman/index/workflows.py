@@ -56,8 +56,8 @@ class WorkflowIndex(Projection):
         bus: The bus.
         subjects: The subjects of the namespace.
         kept: Largest number of workflows in the index.
-        details: Also store the requests, the number of tasks of each workflow, and the records of agents. This takes
-            more time, because each commit must be parsed.
+        details: True to also store the requests, the number of tasks of each workflow, and the records of agents. This
+            takes more time, because each commit must be parsed.
     """
 
     def __init__(self, bus: Bus, subjects: Subjects, *, kept: int = _MAX_ROWS, details: bool = False) -> None:
@@ -94,7 +94,7 @@ class WorkflowIndex(Projection):
 
         Args:
             search: The search.
-            before: Only rows with a first message before this sequence. Default: all.
+            before: Yield only rows whose first message is before this sequence. Default: all rows.
 
         Yields:
             The rows.

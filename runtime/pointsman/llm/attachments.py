@@ -20,7 +20,7 @@ def is_image(attachment: Attachment) -> bool:
 
 
 def chat_part(attachment: Attachment) -> dict[str, Any]:
-    """Return the content part of OpenAI chat completions.
+    """Return a file as a content part of OpenAI's chat completions API.
 
     Args:
         attachment: The file.
@@ -34,7 +34,7 @@ def chat_part(attachment: Attachment) -> dict[str, Any]:
 
 
 def response_part(attachment: Attachment) -> dict[str, Any]:
-    """Return the content part of OpenAI responses.
+    """Return a file as a content part of OpenAI's responses API.
 
     Args:
         attachment: The file.
@@ -48,7 +48,7 @@ def response_part(attachment: Attachment) -> dict[str, Any]:
 
 
 def anthropic_block(attachment: Attachment) -> dict[str, Any]:
-    """Return the content block of Anthropic messages.
+    """Return a file as a content block of Anthropic's messages API.
 
     Args:
         attachment: The file.

@@ -94,8 +94,8 @@ class Capabilities:
             means a keyword of JSON Schema, and `system` means the role of the instructions.
         renamed: Parameters that are sent under another name.
         output_modes: For each name of an answer, the way to request the answer; `*` stands for all names.
-        max_tokens: The largest accepted value of the parameter for the length of an answer, or None.
-        window: The largest number of tokens of the input and the answer together, or None.
+        max_tokens: The largest accepted value of the parameter for the length of an answer; None if it is not known.
+        window: The largest number of tokens of the input and the answer together; None if it is not known.
         token_rate: Number of input tokens that the server counts for each estimated input token.
         thinks: True if the model has returned reasoning that cannot be sent back. Later requests then ask for reasoning
             in a form that can be sent back.

@@ -421,7 +421,7 @@ def _number(text: str | None) -> float | None:
 
 
 def _parsed(text: str) -> object | None:
-    """Return the object or the list if the whole text is the JSON of one; else None."""
+    """Return the value of the text if the whole text is a JSON object or a JSON list; else None."""
     text = text.strip().removeprefix("data:").strip()
     if not text.startswith(("{", "[")):
         return None

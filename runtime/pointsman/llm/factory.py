@@ -72,7 +72,7 @@ def selected_model(spec: str | None = None) -> str:
 
 
 async def check_model(spec: str | None = None) -> Model:
-    """Return the model for a name after its key, its URL, its proxy and its CA file have been checked.
+    """Return the model for a name. First check its key, its URL, its proxy and its CA file.
 
     Nothing is sent. The caller must close the model.
 

@@ -30,7 +30,7 @@ MIN_ANSWER_TOKENS: Final = 16
 """Smallest limit of an answer, in tokens. OpenAI's responses API accepts no smaller limit, and less text is useless."""
 MIN_CALL_TOKENS: Final = 64
 """Smallest limit of an answer with tools or an output schema, in tokens. One short value, with names, quotes and braces
-around it, needs 20 to 50 tokens. An answer that is cut before this is useless and costs money."""
+around it, needs 20 to 50 tokens. An answer that is cut earlier is useless, but costs money."""
 
 _LETTERS_PER_TOKEN: Final = 3
 """Number of characters in a token. A token of prose has four or more characters, and a token of JSON or code has about

@@ -1,4 +1,4 @@
-"""Compute the cost of model calls from published prices. A model without a known price costs 0, never a guess."""
+"""Compute the cost of model calls from published prices. No price is guessed: without a known price, the cost is 0."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def with_cost(provider: str | None, model: str, usage: Usage, asked: str = "") -
     """Return a usage with its cost in US dollars, without discounts for caching or batches.
 
     Args:
-        provider: The provider. None means that the price table finds the provider.
+        provider: The provider. None if the price table must find the provider by the model.
         model: The name of the model that answered. Providers return a name with a date.
         usage: The tokens.
         asked: The name of the model in the request, under which `PRICES` may have the price.

@@ -207,7 +207,7 @@ class ProviderModel:
         return self._capabilities[model]
 
     def _origin(self, model: str) -> str:
-        """Return a digest of the model and its server. Opaque data of a reply is sent back only to its own origin."""
+        """Return a digest of the model and its server. Opaque data of a reply is sent back only to the same origin."""
         return derive_id("origin", self.dialect.name, self._base_url or "", model)[:12]
 
     def _learn_from(self, state: Mapping[str, Any], model: str) -> None:

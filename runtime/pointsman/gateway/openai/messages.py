@@ -86,7 +86,8 @@ def request_text(messages: Sequence[Message]) -> str:
     """
     newest = next((index for index in reversed(range(len(messages))) if messages[index].role == "user"), None)
     if newest is None or not (messages[newest].text.strip() or messages[newest].files):
-        raise ProblemError(400, "empty_request", "no message has the role `user` and a text; send such a message")
+        detail = "no message has the role `user`, or the last such message is empty; send a message with a text"
+        raise ProblemError(400, "empty_request", detail)
     asked = messages[newest].text if messages[newest].text.strip() else _FILES_ALONE
     history = _bounded([*messages[:newest], *messages[newest + 1 :]])
     if not history:

@@ -63,7 +63,7 @@ class ResponseRequest(LenientBody):
     input: str | list[dict[str, JsonValue]] = Field(
         description="The request: a text, or the messages of a conversation. Items that are not messages are ignored."
     )
-    instructions: str | None = Field(default=None, description="Instructions for the team, as data.")
+    instructions: str | None = Field(default=None, description="Instructions for the team. They are sent as data.")
     previous_response_id: str | None = Field(
         default=None,
         description="The response that this request continues. The turns up to this response are sent as data.",
