@@ -80,7 +80,7 @@ __all__ = [
 ]
 
 MAX_ERROR_CHARS = 500
-"""Maximum number of characters of an exception's text in an event. The cause fits, and an event may be far larger."""
+"""Maximum number of characters of an exception's text in an event. This is enough for the cause of an error."""
 
 
 class ConfigurationError(PointsmanError):
@@ -138,7 +138,7 @@ class StreamLostError(PeerError):
 
 
 class ConflictError(PeerError):
-    """A publish expected another last sequence of the subject, because another process wrote first.
+    """A publish was refused, because the subject does not end with the expected sequence. Another process wrote first.
 
     Nothing was stored.
     """

@@ -34,8 +34,7 @@ def invalid_parts(errors: Sequence[Mapping[str, Any]], body: object, content_typ
         content_type: The content type of the request.
 
     Returns:
-        The first invalid parts, each with its place (`at`) and its fault (`message`). If a place has the same fault
-        twice, it is listed once.
+        The first invalid parts, each with its place (`at`) and its fault (`message`). No part is listed twice.
     """
     parts = [{"at": ".".join(map(str, _place(each, body))), "message": _fault(each, content_type)} for each in errors]
     return list({tuple(each.values()): each for each in parts}.values())[:_MAX_PARTS]

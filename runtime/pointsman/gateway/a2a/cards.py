@@ -30,8 +30,8 @@ from pointsman_schemas.card import Role
 __all__ = ["SCHEMAS_EXTENSION", "CardMaker"]
 
 SCHEMAS_EXTENSION = "https://pointsman.invalid/a2a/schemas"
-"""The URI of the extension that has the JSON Schemas of a team, in the extended card. Nothing is served under this
-URI."""
+"""The URI of the extension in the extended card. The extension has the JSON Schemas of the team. The URI is only a
+name, so nothing is served under this URI."""
 
 _BINDINGS = (("JSONRPC", "1.0"), ("HTTP+JSON", "1.0"), ("JSONRPC", "0.3"), ("HTTP+JSON", "0.3"))
 _OUTPUT_MODES = ("text/plain", "application/json", "application/octet-stream")

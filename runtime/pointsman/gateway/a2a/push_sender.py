@@ -1,8 +1,8 @@
 """Deliver the events of tasks to the receivers of push notifications, in order, with retries.
 
-Only one gateway at a time owns the delivery to a receiver, because gateways acquire it by compare-and-set in the bucket
-of the receivers. If this gateway is killed, another gateway continues within a minute, after the newest event that is
-recorded as delivered. So each event is delivered at least once.
+Only one gateway at a time owns the delivery to a receiver. A gateway acquires the ownership by compare-and-set in the
+bucket of the receivers. If this gateway is killed, another gateway continues within a minute, after
+the newest event that is recorded as delivered. So each event is delivered at least once.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ __all__ = ["PushSender"]
 _log = get_logger(__name__)
 
 _MAX_DELIVERIES = 200  # maximum number of deliveries that one gateway runs at a time
-_MAX_OF_CALLER = _MAX_DELIVERIES // 4  # maximum number of them for one caller, so that other callers are not delayed
+_MAX_OF_CALLER = _MAX_DELIVERIES // 4  # maximum number of deliveries for one caller, so that other callers do not wait
 _OWNERSHIP_S = 40.0  # seconds for which a gateway owns a delivery; renewed with each event, and when idle
 _SEARCH_INTERVAL_S = 5.0  # seconds between searches for receivers that no gateway owns
 _KEPT_S = 7 * 86_400.0  # seconds from the end of the deliveries to the removal of the receiver
