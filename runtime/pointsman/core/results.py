@@ -54,8 +54,8 @@ def on_result(decision: Decision, received: ResultReceived) -> None:
     if task is None:
         return _ignore_result(decision, received, "unknown_task", "the workflow has no such task")
     if task.event_id == received.event_id:
-        # A redelivery adds no entry, so a replay cannot restore it. If it started a task below, a replay could not
-        # repeat that start.
+        # A redelivery adds no entry, so a replay cannot restore it. If the code below started a task for it, a replay
+        # could not repeat that start.
         return None
     if task.status is TaskStatus.WAITING:  # the plan came in the same batch as this result, so start the task first
         start_ready_tasks(decision)

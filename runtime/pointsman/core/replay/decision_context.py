@@ -1,7 +1,8 @@
 """Record the facts that a decision uses in addition to the state and the inputs, so that a replay can repeat it.
 
-The descriptions, examples and schemas of cards are not recorded, because no decision depends on them. But the input of
-a planner, a classifier or a refiner repeats some of these texts. A replay reads these texts from the recorded input.
+The descriptions, examples and schemas of cards are not recorded, because no decision depends on them. But a decision
+copies some of these texts into the input of a planner, a classifier or a refiner. To repeat this, a replay reads the
+texts from the recorded input.
 """
 
 from __future__ import annotations

@@ -251,7 +251,7 @@ def _fire(schedule: Schedule, subjects: Subjects, now: datetime) -> tuple[Schedu
 
 
 def _place(schedule: Schedule) -> bool | None:
-    """Return False if a run may start now, True if a run must wait, and None if no run may be added."""
+    """Return False if a run can start now, True if a run must wait, and None if no run can be added."""
     waiting = sum(each.status == "queued" for each in schedule.runs)
     match _spec(schedule).overlap:
         case "allow":

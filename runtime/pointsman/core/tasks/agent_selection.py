@@ -72,7 +72,7 @@ def _least_loaded(decision: Decision, task: Task) -> AgentChoice:
     # An agent without recent attempts counts as the fastest and is selected first, so that its duration becomes known.
     usual = min((load.seconds for load in loads.values() if load.seconds is not None), default=1.0)
     slots = {name: sum(card.concurrency for card in context.cards if card.name == name) for name in ready}
-    probes = context.circuits.keys()  # prefer an agent that may be probed, so that its circuit can close
+    probes = context.circuits.keys()  # prefer an agent that can be probed, so that its circuit can close
 
     def order(name: str) -> tuple[bool, float, bool, str]:
         wait = loads[name].estimated_wait(decision.dispatched[name], slots[name], usual)
@@ -136,7 +136,8 @@ def eligible_agents(state: State, cards: Sequence[AgentCard], named: Sequence[st
     Args:
         state: The workflow's state.
         cards: The cards of all live instances.
-        named: Teams that are allowed, too, if the team's `agents` is `*`. By itself, `*` allows only agents, no teams.
+        named: The names of teams that are allowed in addition, if the team's `agents` is `*`. Otherwise, `*` stands for
+            all agents that are not teams.
 
     Yields:
         The cards. Cards of teams are left out if the limit of nesting is reached.

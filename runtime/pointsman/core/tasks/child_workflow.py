@@ -30,8 +30,8 @@ the same for every child, so a supervisor can look up the control by its subject
 """
 
 _CHILD_DEADLINE_SHARE = 0.9
-"""Share of the handoff's remaining time that the child gets as its deadline. After that deadline, the rest of the time
-is left for an answer from partial results."""
+"""The child's deadline is at this share of the handoff's remaining time. In the rest of the time, after that deadline,
+the child can still answer from partial results."""
 
 
 def child_request(handoff: Handoff, team: Team, now: datetime) -> Request | AttemptError:

@@ -62,7 +62,7 @@ def _past(turn: Turn) -> PastTurn:
 
 
 def _newest(past: list[PastTurn], turns: int, tokens: int) -> list[PastTurn]:
-    """Return the newest turns within both bounds, in order."""
+    """Return the newest turns in order: at most `turns` turns, which have at most `tokens` tokens together."""
     kept: list[PastTurn] = []
     left = tokens * _CHARS_PER_TOKEN
     for each in reversed(past[-turns:] if turns else []):

@@ -115,7 +115,7 @@ async def _find_interrupted(bus: Bus, subjects: Subjects, messages: Sequence[_Me
     """Return the number of messages that an interrupted import has stored, and the last sequence of each subject.
 
     Raises:
-        WorkflowExistsError: A subject has a different message, or all messages are stored.
+        WorkflowExistsError: A subject has a different message, or all messages are already stored.
     """
     by_subject: dict[str, list[_Message]] = {}
     for message in messages:

@@ -1,4 +1,6 @@
-"""Record operations that no log records: a workflow was forgotten, or a dead letter was discarded, replayed or resumed.
+"""Record operations that no log records: a workflow was forgotten, or a dead letter was discarded or replayed.
+
+A dead letter is also recorded if it is removed because a resumed workflow does its task again.
 
 The broker's permissions ensure that the actor in the subject of a record is the user. Retention deletes a record after
 the same time as a log.

@@ -13,9 +13,8 @@ from pointsman_schemas.subjects import HandoffAddress, ResultAddress, Subjects
 __all__ = ["RESENT_HEADER", "decode_handoff", "is_cancellation"]
 
 RESENT_HEADER = "pointsman-resent"
-"""The header of a handoff that may be the second handoff of its attempt. The broker may have lost the first handoff,
-and a worker may have answered the lost handoff. Before a worker starts such a handoff, the worker searches for a
-result."""
+"""The header of a handoff that is sent again, because the broker may have lost the first copy. A worker may already
+have answered the first copy. So before a worker starts such a handoff, it searches for a result."""
 
 
 def is_cancellation(message: StoredMessage) -> bool:
@@ -54,7 +53,7 @@ def decode_handoff(message: StoredMessage, subjects: Subjects) -> tuple[Envelope
     answer = subjects.parse(handoff.return_to, ResultAddress)
     if said != (answer.agent, answer.team, answer.workflow, answer.task, answer.attempt):
         raise ContractError(
-            f"return_to is {handoff.return_to!r}, which is not the subject of the result of {message.subject}; "
-            "no message is published on another subject"
+            f"return_to is {handoff.return_to!r}; expected the subject of the result of {message.subject}, because a "
+            "worker publishes a result on no other subject"
         )
     return envelope, handoff

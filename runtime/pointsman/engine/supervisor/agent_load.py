@@ -22,7 +22,7 @@ from pointsman_schemas.log import Entry
 __all__ = ["AgentLoads"]
 
 _MAX_AGE_S = 1.0  # lifetime of a measured depth; meanwhile this process adds its handoffs and subtracts its results
-_AVERAGE_WEIGHT = 0.2  # weight of the newest result in the moving average; the newest ten results together have 0.9
+_AVERAGE_WEIGHT = 0.2  # weight of the newest result in the moving average; the newest ten together have a weight of 0.9
 _FORGET_AFTER_S = 60.0  # seconds after which a measured time is dropped, so an agent that was slow is tried again
 
 

@@ -32,7 +32,7 @@ _FIRST_WINDOW = 1_000
 """Number of sequences by which the first search for the beginning of the day goes back in the log. Each further search
 goes back four times as far."""
 _MAX_CALLERS = 100_000
-"""Maximum number of callers with a separate sum, which takes some 20 MB. Further callers of the day share one sum."""
+"""Maximum number of callers with a separate sum. The sums take some 20 MB. Further callers of the day share one sum."""
 _OTHERS = ""
 """The key of the shared sum."""
 

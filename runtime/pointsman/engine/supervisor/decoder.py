@@ -101,7 +101,7 @@ class InboundDecoder:
         return received.admission.workflow_id, InboundInput(received, delivery, received.admission.request_id)
 
     def _parent_workflow(self, delivery: Delivery) -> str | None:
-        """Return the parent's workflow that the subject of a handoff names."""
+        """Return the id of the parent workflow from the subject of a handoff; None if the subject is not valid."""
         try:
             return self._subjects.parse(delivery.message.subject, HandoffAddress).workflow
         except ContractError:

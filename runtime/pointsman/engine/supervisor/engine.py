@@ -376,8 +376,8 @@ class SupervisorEngine:
             turns.create_task(self._acknowledger.dead_letter(delivery, received.workflow, kind, why))
             return
         workflow, inbound_input = received
-        # A request needs a slot, except if the workflow was cancelled while its request waited, so it has ended
-        # already. A handoff of another team needs no slot.
+        # A request needs a slot, unless its workflow has already ended, because it was cancelled while the request
+        # waited. A handoff of another team needs no slot.
         if delivery.message.subject.split(".", 2)[1] == "request" and workflow not in self._ended:
             self._admission.admit(workflow)
         self._enqueue(workflow, inbound_input, turns)
@@ -458,7 +458,7 @@ class SupervisorEngine:
     async def _retry_later(
         self, delivery: Delivery, workflow: str | None, error: Exception, *, for_ever: bool = False
     ) -> None:
-        """Return an input that raised an error in the engine for redelivery, because another supervisor may succeed.
+        """Let the broker redeliver an input that raised an error in the engine, because another supervisor may succeed.
 
         After `_MAX_DELIVERIES`, dead-letter the input. With `for_ever`, the number of deliveries has no limit.
         """
@@ -515,8 +515,8 @@ class SupervisorEngine:
             self._ended.discard(workflow)
             self._admission.admit(workflow)
         # The messages of another supervisor's commits are usually left to that supervisor. If that supervisor crashes
-        # before the publish, the broker redelivers its input, and the messages are published then. But before an
-        # outcome is published, all messages must exist.
+        # before the publish, the broker redelivers its input, and the messages are published then. But all messages
+        # must exist before an outcome is published. So at the end of a workflow, this process publishes all of them.
         others = head.foreign_messages or raced
         if again or (others and (head.state.ended or not all_committed(inbound, entries))):
             await self._outbox.republish_all(head.state, entries)

@@ -48,7 +48,7 @@ async def remove_objects(bus: Bus, subjects: Subjects, until: datetime) -> None:
 
 
 class _Expired(NamedTuple):
-    """An object for deletion: the subject and the sequence of its description, and its chunks."""
+    """An object to delete: the subject and the sequence of its description, and the subject of its chunks."""
 
     subject: str
     sequence: int

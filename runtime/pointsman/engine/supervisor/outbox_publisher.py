@@ -1,4 +1,4 @@
-"""Publish the outbox of a state, idempotently. A message that the broker already has is not replaced.
+"""Publish the outbox of a state, idempotently. A message that the broker already has is not published again.
 
 The outcome is published last. So if the broker has the outcome, the broker has all other messages.
 """
@@ -130,7 +130,7 @@ class OutboxPublisher:
     async def _withdraw_outcome(self, state: State) -> None:
         """Delete the outcome of an earlier round while a resumed workflow runs.
 
-        Otherwise readers would take the workflow for ended. The log still contains the outcomes of all rounds. A slow
+        Otherwise readers would treat the workflow as ended. The log still contains the outcomes of all rounds. A slow
         supervisor may publish the outcome of an earlier round late, so the outcome is checked at each commit of a
         resumed workflow.
         """
