@@ -33,8 +33,8 @@ _KEPT = timedelta(days=7)  # time from the end of a batch to the deletion of its
 class BatchRunner(Signal):
     """The batches of a namespace in the memory of one process. A change of any record wakes the waiting tasks.
 
-    If a record has not changed for some time, its feeder has stopped, and this process may feed the batch. A process
-    measures this time by its own clock, so the clocks of the processes may differ. If two processes feed a batch at the
+    If a record has not changed for some time, its feeder has stopped, and this process can feed the batch. A process
+    measures this time by its own clock, so the clocks of the processes can differ. If two processes feed a batch at the
     same time, no row is done twice: the id of a request consists of the id of the batch and the number of the row, so
     both processes send the same request.
 

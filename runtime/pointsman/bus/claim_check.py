@@ -48,7 +48,7 @@ _log = structlog.get_logger(__name__)
 REUSE_MAX_AGE_S = 86_400.0
 """Largest age, in seconds, at which a stored object is used again for a new message. An older object is stored again,
 because retention removes an object that is much older than the messages that still exist."""
-_LAG_PAUSES_S = (0.1, 0.2, 0.4, 0.8)  # seconds between two reads of an object that a replica may still lack
+_LAG_PAUSES_S = (0.1, 0.2, 0.4, 0.8)  # seconds between two reads of an object that a replica might still lack
 CHUNK_BYTES = 131_072  # the default of ADR-20
 
 
@@ -85,7 +85,7 @@ class ObjectName(NamedTuple):
 class ClaimCheckStore:
     """The object store of a namespace. `bound` is the maximum size of an event in bytes.
 
-    `may_lag` returns True if `bus` reads from replicas. A replica may receive a message before the object of the
+    `may_lag` returns True if `bus` reads from replicas. A replica can receive a message before the object of the
     message, so a missing object is then read several times.
     """
 
@@ -173,7 +173,7 @@ class ClaimCheckStore:
     async def _is_complete(self, claim: Claim) -> bool:
         """Return True if the whole object can be read.
 
-        The description alone is not sufficient. After a purge, or after the broker lost a part of its store, chunks may
+        The description alone is not sufficient. After a purge, or after the broker lost a part of its store, chunks can
         be missing. The check reads the whole object, which takes as long as storing the object again.
         """
         try:
@@ -183,7 +183,7 @@ class ClaimCheckStore:
         return True
 
     async def _load_replicated(self, claim: Claim) -> bytes:
-        """Call `_load_body`, and repeat the call if a replica may still lack the object."""
+        """Call `_load_body`, and repeat the call if a replica might still lack the object."""
         for pause in _LAG_PAUSES_S if self._may_lag() else ():
             try:
                 return await self._load_body(claim)

@@ -20,7 +20,7 @@ __all__ = ["EmbeddedBroker"]
 
 _START_TIMEOUT_S = 20.0  # seconds; a node starts in 0.1 s, but the recovery of a large store takes longer
 _STOP_TIMEOUT_S = 5.0  # seconds that the server may take to flush and end after SIGTERM; then the server is killed
-# A power cut may lose the messages of the last `sync_interval`, so the interval is 1 s instead of the server's default
+# A power cut can lose the messages of the last `sync_interval`, so the interval is 1 s instead of the server's default
 # of two minutes. 1 s has no measurable cost; with the value `always`, a message takes 2.9 times as long. A server that
 # is killed loses no messages. See docs/durability.md.
 _CONFIG_TEMPLATE = """jetstream { sync_interval: "1s" }

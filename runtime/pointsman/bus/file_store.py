@@ -214,7 +214,7 @@ class FileWriter:
         return file
 
     async def _is_readable(self, file: File) -> bool:
-        """Return True if all chunks of the stored object exist. The description may exist although chunks were lost.
+        """Return True if all chunks of the stored object exist. The description can exist although chunks were lost.
 
         Raises:
             BodyLostError: A chunk is missing or damaged.

@@ -52,7 +52,7 @@ SCHEDULER_HEADER = "Nats-Scheduler"  # the broker sets this header to the schedu
 # The expected sequence is the last sequence of this subject, not of the subject of the message.
 EXPECTED_SUBJECT_HEADER = f"{EXPECTED_SEQUENCE_HEADER}-Subject"
 
-# The server closes the connection after a protocol line of more than 4,096 bytes, and a line may have two subjects.
+# The server closes the connection after a protocol line of more than 4,096 bytes, and a line can have two subjects.
 _MAX_SUBJECT_CHARS = 1_000
 MAX_HEADER_BYTES = 65_535  # JetStream stores the length of a message's headers in 16 bits
 MAX_CARD_BYTES = 65_536  # small, because supervisors have all cards in memory, and planners' prompts contain schemas

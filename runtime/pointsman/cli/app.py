@@ -180,7 +180,7 @@ class _Command(TyperCommand):
         try:
             return super().parse_args(ctx, args)
         except Exception as error:
-            # If an unknown option resembles no known option, it may be text that begins with a dash. So add a hint to
+            # If an unknown option resembles no known option, it could be text that begins with a dash. So add a hint to
             # the error. The error is from click or from Typer's copy of click, so its type is not tested.
             unknown: Any = error
             last: Any = next((each for each in reversed(self.params) if each.param_type_name == "argument"), None)
@@ -238,7 +238,7 @@ def _as_command(function: Callable[..., Code]) -> Callable[..., None]:
 def _check_utf8(values: Mapping[str, Any]) -> None:
     """Refuse arguments with bytes that are not UTF-8. If such bytes were replaced, an id could name another object.
 
-    Paths are not checked, because the names of files may be any bytes.
+    Paths are not checked, because the names of files can be any bytes.
 
     Raises:
         ConfigurationError: An argument is not UTF-8.

@@ -71,8 +71,9 @@ _AGEING_STREAMS: frozenset[StreamKind] = frozenset({"dead", "deliveries", "limit
 _NEARLY_FULL = 0.8
 
 _CLOSE_TIMEOUT_S = 0.5
-"""Seconds in which a closing bus sends its last messages, such as negative acknowledgements. A healthy network needs
-milliseconds. If the network does not answer, the process must not wait for the timeout of a request."""
+"""Largest number of seconds in which a closing bus sends its last messages, such as negative acknowledgements. A
+healthy network needs milliseconds. If the network does not answer, the process must not wait for the timeout of a
+request."""
 
 
 async def connect(
@@ -94,7 +95,7 @@ async def connect(
         observer: Called for each message that is published or received; default: no observer.
         leader_reads: True to read from the leader of a stream. A process that makes decisions must not read older data
             from a replica. False to put the subject to read into the subject of each request. A permission can then
-            limit the reads, but a replica that lags may answer. Default: True.
+            limit the reads, but a replica that lags might answer. Default: True.
 
     Returns:
         The connected bus.
@@ -236,7 +237,7 @@ class JetStreamBus:
         await self._streams.set_up(create=create)
 
     def _on_connection_lost(self) -> None:
-        # A stream of this name exists only if the broker does not sync handoffs. After a restart, such a broker may
+        # A stream of this name exists only if the broker does not sync handoffs. After a restart, such a broker can
         # give the sequence of a lost handoff to another handoff, which an old acknowledgement would then acknowledge.
         self._client.drop_settlements_of(self._subjects.handoff_stream)
         self._registry.on_connection_lost()
@@ -347,7 +348,7 @@ class JetStreamBus:
         config, state = answer["config"], answer["state"]
         if (age := config.get("max_age", 0)) and stream not in _AGEING_STREAMS:
             return f"{name} drops messages after {age / to_nanoseconds(86_400):g} days, even if they are unread"
-        # Require room for one message. For the limit of bytes, this is the size of the largest message.
+        # Require room for one more message, which can be as large as the largest message.
         for bound, unit, room in (("max_msgs", "messages", 1), ("max_bytes", "bytes", self.max_payload)):
             if (limit := config.get(bound, -1)) <= 0:
                 continue

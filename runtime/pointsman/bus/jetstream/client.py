@@ -343,7 +343,7 @@ class NatsClient(Client):
         if isinstance(error, ConnectionError) and self._greeted:
             self._dropped_by.add(self.trying)
         hung_up = isinstance(error, ConnectionError) or _HUNG_UP in str(error)
-        # A server that refuses the client certificate sends a TLS alert and closes the connection. The alert may be
+        # A server that refuses the client certificate sends a TLS alert and closes the connection. The alert can be
         # lost if data was unread. Then a server that shuts down during the try looks the same, but not at two tries in
         # a row. So only the second such end is reported.
         if hung_up and (first if not self._greeted else self._asked_for_certificate):
@@ -383,7 +383,7 @@ class NatsClient(Client):
         """Raise the error that a server at its limit of connections writes after its first line.
 
         Such a server closes the connection at once. A write from this side then fails, and asyncio stops reading. So
-        the server's error may be lost at the first try, and a later try waits for the error.
+        the server's error can be lost at the first try, and a later try waits for the error.
 
         Raises:
             Error: The server sent an error.

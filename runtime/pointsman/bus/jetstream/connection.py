@@ -27,12 +27,12 @@ __all__ = ["RECONNECT_INTERVAL_S", "NatsConnection"]
 _log = structlog.get_logger(__name__)
 
 RECONNECT_INTERVAL_S = 0.5  # seconds between tries: a restart of the broker takes about 1 s
-_PASSING_STATUSES = (408, 425, 429)  # HTTP statuses after which a later try may succeed
+_PASSING_STATUSES = (408, 425, 429)  # HTTP statuses after which a later try might succeed
 _OPTIONAL_HINT = (
     "the process uses the streams and consumers that exist; with POINTSMAN_PROVISION=false, this request is not sent"
 )
 _MAX_REPORTED = 100  # largest number of refused subjects that are logged; each subject is logged once
-_LATE_REFUSAL_S = 5.0  # seconds for which the refusal of an abandoned request may still arrive
+_LATE_REFUSAL_S = 5.0  # seconds for which the refusal of an abandoned request might still arrive
 _CLOSE_TIMEOUT_S = 0.25  # seconds that a close may take, because a silent socket must not delay the exit of a process
 _PING_INTERVAL_S = 2.0  # seconds between pings; after three unanswered pings (4 to 6 s), the connection is closed
 
@@ -221,7 +221,7 @@ class NatsConnection:
         self._optional.update(prefixes)
         try:
             yield
-        except BaseException:  # the request may be abandoned, so its refusal may still arrive
+        except BaseException:  # if the request was abandoned, its refusal might still arrive
             asyncio.get_running_loop().call_later(_LATE_REFUSAL_S, self._optional.subtract, prefixes)
             raise
         self._optional.subtract(prefixes)

@@ -147,7 +147,7 @@ class Follower:
                 if not (code := error_code(answer)):
                     return answer
                 refusal = with_advice(error_text(answer), code)
-                if code != NO_STREAM_CODE:  # a lost stream will be created again; any other refusal may be permanent
+                if code != NO_STREAM_CODE:  # a lost stream will be created again; any other refusal might be permanent
                     report = _log.error
             except BusUnavailableError as error:
                 if self._bus.closed:
@@ -170,8 +170,9 @@ async def merge_followers(
 ) -> AsyncGenerator[StoredMessage, None]:
     """Yield the messages of several filters of one stream in the order of their sequences.
 
-    The consumers deliver independently, so an idle consumer may deliver an older message later. So before a message is
-    yielded, `last` reads the newest message of each idle consumer's filter, which shows if a message is still to come.
+    The consumers deliver independently, so an idle consumer might deliver an older message later. So before a message
+    is yielded, `last` reads the newest message of each idle consumer's filter. It shows whether the consumer has more
+    messages to deliver.
 
     Args:
         followers: One follower for each filter.
@@ -196,7 +197,7 @@ async def merge_followers(
             sequence = heads[first].sequence
             late = await _find_late(followers, coming.keys(), sequence, read_through, last)
             if late is None and any(task.done() or followers[number].has_arrived for number, task in coming.items()):
-                continue  # a message arrived during the reads, and may have a lower sequence
+                continue  # a message arrived during the reads, and might have a lower sequence
             if late is not None:
                 arrived, _ = await asyncio.wait({coming[late]}, timeout=_MERGE_WAIT_S)
                 if not arrived:  # do not wait again: the message was deleted, or its consumer is replaced
@@ -219,7 +220,7 @@ async def _find_late(
     read_through: list[int],
     last: Callable[[str, str], Awaitable[StoredMessage | None]],
 ) -> int | None:
-    """Return the number of a follower that may still yield a message before `sequence`; None if no follower can."""
+    """Return the number of a follower that might still yield a message before `sequence`; None if no follower can."""
     for number in idle:
         follower = followers[number]
         if follower.has_arrived:

@@ -110,8 +110,8 @@ class Login:
 def user_name(settings: Settings) -> str:
     """Return the name of the user in the subjects of requests and controls.
 
-    The permissions of a user may be limited to subjects that contain the user's name at the broker. So this name is
-    the first choice.
+    Permissions can limit a user to subjects that contain the name of this user at the broker. So this name is the first
+    choice.
 
     Args:
         settings: The settings.
@@ -124,7 +124,7 @@ def user_name(settings: Settings) -> str:
         return name
     try:
         return as_token(getpass.getuser())
-    except (KeyError, OSError):  # in a container, a user may have only a number
+    except (KeyError, OSError):  # in a container, a user can have a number but no name
         return ANONYMOUS_USER
 
 

@@ -50,8 +50,8 @@ __all__ = [
 
 _Result = TypeVar("_Result")
 PendingCall: TypeAlias = Callable[[], Coroutine[Any, Any, _Result]]
-"""A function whose call waits for an operation that has already started. It is not a coroutine, because the result may
-not be needed, and Python warns about a coroutine that is never awaited."""
+"""A function whose call waits for an operation that has already started. It is not a coroutine, because not every
+caller needs the result, and Python warns about a coroutine that is never awaited."""
 
 _SCHEDULER_LINE = f"\r\n{SCHEDULER_HEADER}:".encode()
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -61,7 +61,7 @@ CONSUMER_EXISTS_CODE = 10148  # a consumer with the same name exists with a diff
 STREAM_EXISTS_CODE = 10058  # a stream with the same name exists with a different configuration
 NOT_DELETED_CODE = 10057  # an internal error; also the answer if the message to delete is missing
 WRONG_SEQUENCE_CODE = 10071  # the last sequence of the subject is not the expected sequence
-PENDING_WRITE_CODE = 10164  # a replicated stream is still writing a message of the subject; the write may fail
+PENDING_WRITE_CODE = 10164  # a replicated stream is still writing a message of the subject; the write can fail
 NO_ROLLUP_CODE = 10111  # the stream accepts no rollup; the API reports this as an internal error
 NO_SPACE_CODE = 10077  # the stream cannot store the message: the stream or its disk is full
 TOO_LARGE_CODES = frozenset({10054, 10097})

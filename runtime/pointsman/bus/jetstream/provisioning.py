@@ -27,7 +27,7 @@ __all__ = ["StreamProvisioner"]
 _log = structlog.get_logger(__name__)
 
 _DOMAIN_TIMEOUT_S = 5.0  # seconds to wait for the domain, because a leaf node tries only once a second to reach its hub
-# Seconds of retries after an error that is usually permanent. Just after its start, a server may return such an error
+# Seconds of retries after an error that is usually permanent. Just after its start, a server can return such an error
 # for a request that it accepts later.
 _INCURABLE_TIMEOUT_S = 1.0
 _MISSING_TIMEOUT_S = 0.5  # seconds to wait for a stream; short, because a direct get does not wait for a leader
@@ -131,7 +131,7 @@ class StreamProvisioner:
                 await asyncio.sleep(RECONNECT_INTERVAL_S)
 
     def _fault_of(self, error: BusUnavailableError, waited: float) -> ConfigurationError | None:
-        """Return the error to raise after `waited` seconds; None if `error` may still disappear."""
+        """Return the error to raise after `waited` seconds; None if a retry might still succeed."""
         where, domain = self._settings.servers, self._settings.jetstream_domain
         if domain is not None and isinstance(error, NoRespondersError) and waited > _DOMAIN_TIMEOUT_S:
             return ConfigurationError(
@@ -153,7 +153,7 @@ class StreamProvisioner:
             self.start_restore()
 
     async def retry_missing(self, stream: str) -> bool:
-        """Restore the missing `stream`. Return True if the caller may try again."""
+        """Restore the missing `stream`. Return True if a second try of the caller might succeed."""
         if stream not in self._unconsumed:
             return False
         self.start_restore()

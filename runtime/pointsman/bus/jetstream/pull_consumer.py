@@ -71,9 +71,9 @@ class PullConsumer:
     `config` comes from `durable_config`. `whole` fetches a body that is stored separately. Each time messages are
     taken, `handed_out` is called with their number.
 
-    `forgets` is True if the broker may lose messages of this stream at a restart, and may give their sequences to other
-    messages. After a restart, earlier deliveries are not settled, because the settlement may reach another message. The
-    broker redelivers the message of such a delivery, or has lost the message.
+    `forgets` is True if the broker can lose messages of this stream at a restart, and can give their sequences to other
+    messages. After a restart, earlier deliveries are not settled, because the settlement could reach another message.
+    The broker redelivers the message of such a delivery, or has lost the message.
 
     `may_create` is False for a process that uses the existing consumer. `has_replicas` returns True on a cluster. While
     a cluster elects the leader of a consumer, the consumer seems to be missing, so the consumer is tried again.
@@ -145,7 +145,7 @@ class PullConsumer:
         if old is not None:
             if not self._handoffs_unsynced or old.restarts == pull.restarts:
                 pull.buffer.extend(old.buffer)
-            old.buffer = pull.buffer  # share the buffer, because messages may still arrive at the old inbox
+            old.buffer = pull.buffer  # share the buffer, because messages can still arrive at the old inbox
             await old.close()
         self._withdrawn = False
 

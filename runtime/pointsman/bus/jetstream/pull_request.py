@@ -27,9 +27,9 @@ _IDLE_HEARTBEAT_S = 2.0
 class PullRequest:
     """One inbox to which the broker delivers messages of a pull consumer.
 
-    `outstanding` is the number of messages that were requested and may still arrive. Each message decreases this number
+    `outstanding` is the number of messages that were requested and can still arrive. Each message decreases this number
     by one. When a pull request expires, the broker reports the number of its undelivered messages, which is subtracted
-    from `outstanding`. After a lost connection, a change of the leader, or missing heartbeats, the count may be wrong.
+    from `outstanding`. After a lost connection, a change of the leader, or missing heartbeats, the count can be wrong.
     Then `lost` is set, the owner replaces this inbox by a new inbox, and the broker drops the open requests of this
     inbox.
     """

@@ -83,7 +83,7 @@ class PushConsumer:
         self._bus.refusal_listeners.add(self._on_refusal)
 
     async def create(self, **start: Any) -> dict[str, Any]:
-        """Create the consumer. The call may be repeated after a lost answer, because no second consumer is created.
+        """Create the consumer. After a lost answer, repeat the call: with the same name, no second consumer is created.
 
         If another process of the user has a consumer with the same name, the next name is tried.
 
@@ -148,7 +148,7 @@ class PushConsumer:
         if self._stalled and self._has_room(2):
             subject, self._stalled = self._stalled, ""
             await self._bus.send(subject)
-        self.buffer.popleft()  # at the end, because the message counts as arrived until the caller has the message
+        self.buffer.popleft()  # after the wait, because a message in the buffer counts as arrived
         return to_stored_message(message, DeliveryInfo(message.reply))
 
     async def close(self) -> None:

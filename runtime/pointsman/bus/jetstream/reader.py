@@ -45,10 +45,10 @@ class StreamReader:
 
     With `from_leader`, the leader of a stream answers, so no result is outdated. Without `from_leader`, the subject of
     each request contains the subject to read, so permissions of the broker can limit the reads. Such a request is a
-    direct get of the newest message, or creates a consumer with one filter. A replica that lags may answer. So if no
+    direct get of the newest message, or creates a consumer with one filter. A replica that lags might answer. So if no
     message is found and `has_replicas` returns True, the request is sent a second time.
 
-    `missing` is called with a stream that the broker does not have. `missing` returns True if a second try may succeed.
+    `missing` is called with a stream that the broker does not have. It returns True if a second try might succeed.
     """
 
     def __init__(
@@ -155,7 +155,7 @@ class StreamReader:
     # From the leader
 
     async def _get_from_leader(self, stream: str, query: Mapping[str, Any]) -> StoredMessage | None:
-        """Read from the stream's leader, because a replica that lags may answer a direct get."""
+        """Read from the stream's leader, because a replica that lags could answer a direct get."""
         answer = await self._bus.api(f"STREAM.MSG.GET.{stream}", query)
         if error_code(answer) == NO_STREAM_CODE and await self._retry_missing(stream):
             answer = await self._bus.api(f"STREAM.MSG.GET.{stream}", query)
@@ -273,7 +273,7 @@ class StreamReader:
             subject: A subject, or a filter with wildcards.
             after: A sequence. Only messages with higher sequences are yielded.
             through: The last sequence to wait for. Another replica has the message of this sequence, but the replica of
-                the consumer may lag.
+                the consumer might lag.
 
         Yields:
             The messages in the order of their sequences.

@@ -50,7 +50,7 @@ class KeyValueRegistry:
     until one time to live after the end of the outage. Otherwise the registry would be empty just after an outage, and
     the first plans would name agents that are missing from the registry.
 
-    A broker that was killed may store expired cards permanently. So a card that exists when this process starts counts
+    A broker that was killed can store expired cards permanently. So a card that exists when this process starts counts
     only for the rest of its time to live, by the broker's clock.
     """
 

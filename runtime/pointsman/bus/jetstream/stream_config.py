@@ -177,7 +177,7 @@ def _obstacles(info: Mapping[str, Any], settings: Settings, *, clustered: bool) 
 def stream_configs(subjects: Subjects, settings: Settings, *, apart: bool = False) -> list[dict[str, Any]]:
     """Return the JetStream configurations of a namespace, the work stream first. Times are in nanoseconds.
 
-    `allow_direct` permits batched reads of a subject with many messages. A replica that lags may answer such a read, so
+    `allow_direct` permits batched reads of a subject with many messages. A replica that lags can answer such a read, so
     the reader reads the last sequence from the leader. If a configuration has no `discard`, the operator may choose the
     value together with the limits: a stream that refuses new messages at its limit loses no messages. Most streams have
     no `max_age`, because the broker would delete messages that are still pending; supervisors trim these streams.
@@ -213,7 +213,7 @@ def stream_configs(subjects: Subjects, settings: Settings, *, apart: bool = Fals
     # acknowledged, but no consumer would read the message.
     timers = [f"{ns}.timer.*.*.*", f"{ns}.schedule.*.*.timer.*"]
     # When a schedule fires, the broker stores the message in the stream of the schedule. So handoffs and their
-    # schedules share one stream, and timers and their schedules share one stream. The two streams may differ.
+    # schedules share one stream, and timers and their schedules share one stream. The two streams can differ.
     handoffs = _handoff_subjects(subjects)
     working: list[dict[str, Any]] = [
         {**of_supervisors, "name": subjects.work_stream, "subjects": timers if apart else [*handoffs, *timers]}

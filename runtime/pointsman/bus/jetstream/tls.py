@@ -37,7 +37,11 @@ _VERIFY_HINTS = {
     64: "the broker's certificate is for another address: use a name of the certificate in POINTSMAN_URL",
 }
 """Remedies for a refused certificate, by OpenSSL's verification error code."""
-_ENDED = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)  # the connection ended; a later try may succeed
+_ENDED = (
+    ssl.SSLEOFError,
+    ssl.SSLZeroReturnError,
+    ssl.SSLSyscallError,
+)  # the connection ended; a later try might succeed
 
 
 def demands_tls(settings: Settings) -> bool:
@@ -105,7 +109,7 @@ def _load_certificate(context: ssl.SSLContext, certificate: str, key: str | None
 
 
 def tls_fault(error: BaseException) -> str | None:
-    """Return the TLS fault in `error` and its remedy; None if there is no TLS fault, or if a later try may succeed."""
+    """Return the TLS fault in `error` and its remedy; None if there is no TLS fault, or a later try might succeed."""
     for seen in causes(error):
         if type(seen).__module__ != "ssl":  # skip aiohttp's errors: they have types of ssl, but lack the attributes
             continue

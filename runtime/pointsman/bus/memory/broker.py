@@ -36,7 +36,7 @@ from pointsman_schemas.subjects import Subjects
 __all__ = ["MAX_PAYLOAD_BYTES", "Broker"]
 
 MAX_PAYLOAD_BYTES = 1_048_576  # the default of nats-server
-# The shortest wait, in seconds. An event loop may fire a timer early by up to the resolution of its clock. The rest of
+# The shortest wait, in seconds. An event loop can fire a timer early by up to the resolution of its clock. The rest of
 # the wait can then be shorter than the loop can measure.
 _CLOCK_RESOLUTION_S = 1e-6
 _NEWEST_ONLY: frozenset[StreamKind] = frozenset({"deliveries", "limits"})
@@ -253,7 +253,7 @@ class Broker:
         return self.stream_of(plan.target) == "handoffs"
 
     async def until_changed(self, durable: Durable | None = None) -> None:
-        """Wait until `durable` has a new or returned message, or until a message may be due.
+        """Wait until `durable` has a new or returned message, or until a message is due.
 
         With None, wait for a message of any consumer, or for any other change.
         """

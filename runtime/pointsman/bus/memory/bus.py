@@ -305,7 +305,7 @@ class MemoryBus(Bus):
         self.broker.wake()
 
     async def resolve(self, stored: StoredMessage) -> StoredMessage:
-        """Return a message with its body, which may be in the object store.
+        """Return a message with its body. Load the body if it is in the object store.
 
         Args:
             stored: The message in the stream.

@@ -96,7 +96,7 @@ class MemoryDelivery:
         if self._era != self._durable.era:
             return
         self._durable.settle(self.message.sequence)
-        if self._durable.ready:  # a ready message may have waited for the limit of messages in flight
+        if self._durable.ready:  # the limit of messages in flight might have held back a ready message
             self._broker.wake(self._durable)
 
     async def nak(self, delay: float = 0.0) -> None:

@@ -137,7 +137,7 @@ async def list_(
 
 
 async def _explain_no_letters(letters: LetterFilter, client: Client) -> str:
-    """Explain an empty list. If no dead letter has the cause, list all causes, because the cause may be misspelled."""
+    """Explain an empty list. If no dead letter has the cause, list all causes, because it might be misspelled."""
     if letters.cause and (others := await replace(letters, cause=None, limit=_MAX_COUNTED).find(client)):
         kinds = Counter(letter.content.cause.kind for letter in others)
         listed = ", ".join(f"{escape_control(kind)} ({count})" for kind, count in kinds.most_common())

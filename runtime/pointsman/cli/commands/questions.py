@@ -135,7 +135,7 @@ async def _send(
     if json:
         print_json({"question": question, "counted": result.counted, "said": result.message})
     elif result.counted is not False:
-        print(f"{result.message}.")  # not formatted, because the line begins with an id that may be copied
+        print(f"{result.message}.")  # not formatted, because users copy the id at the beginning of the line
     if result.counted is False:
         print_error(result.message)
     return Code.FAILED if result.counted is False else Code.OK

@@ -72,7 +72,7 @@ def create(
             metavar="SECONDS",
             min=1,
             max=86_400,
-            help="Seconds by which a fire may be late. --missed applies to fires that are later.",
+            help="Seconds by which a fire may be late. For fires that are later, see --missed.",
         ),
     ] = 60.0,
     input_json: Annotated[

@@ -119,7 +119,7 @@ def _parse_status(text: str) -> str:
 
 
 async def _explain_no_workflows(client: Client, team: str | None, *, filtered: bool) -> str:
-    """Explain an empty list. If the team is unknown, list the known teams, because its name may be misspelled."""
+    """Explain an empty list. If the team is unknown, list the known teams, because its name might be misspelled."""
     known = await known_teams(client) if team is not None else ()
     if filtered and (team is None or team in known):
         return "No workflow matches. `pointsman list` shows the newest workflows."
