@@ -128,7 +128,7 @@ async def test_a_batch_continues_in_another_dashboard_and_repeats_no_row() -> No
     ("query", "body", "status", "said"),
     [
         ("team=clerks&name=r.txt", b"x", 422, "'r.txt' is not one of .csv"),
-        ("team=clerks&name=r.csv", b"a,a\n1,2\n", 422, "r.csv has a column twice"),
+        ("team=clerks&name=r.csv", b"a,a\n1,2\n", 422, "r.csv has two columns with the name 'a'"),
         ("team=clerks&name=r.csv", b"a\n", 422, "the batch has no row"),
         ("team=clerks&name=r.csv", b"a,b\n1,2\n3\n", 422, "row 2 is not a request: the row has 1 values"),
         ("team=clerks&name=r.jsonl", b'"one"\n7\n', 422, "row 2 is not a request: the request is 7"),

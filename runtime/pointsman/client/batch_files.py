@@ -227,8 +227,12 @@ def _csv_rows(path: Path) -> Iterator[JsonValue | ContractError]:
 
 
 def _checked_header(path: Path, header: Sequence[str]) -> Sequence[str]:
-    if len(set(header)) < len(header) or "" in header:
-        raise ConfigurationError(f"{path} has a column twice, or without a name; give each column a name of its own")
+    if "" in header:
+        raise ConfigurationError(f"column {header.index('') + 1} of {path} has no name; give each column a name")
+    if twice := sorted({name for name in header if header.count(name) > 1}):
+        raise ConfigurationError(
+            f"{path} has two columns with the name {twice[0]!r}; give each column a name of its own"
+        )
     return header
 
 

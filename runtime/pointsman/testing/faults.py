@@ -363,7 +363,7 @@ class FaultyBus(Bus):
         return self._registry
 
     async def set_up(self, *, create: bool = True) -> None:
-        await self.call("set_up", self._bus.set_up)
+        await self.call("set_up", lambda: self._bus.set_up(create=create))
 
     async def publish(
         self,
@@ -453,7 +453,10 @@ class FaultyBus(Bus):
         return await self.call(f"depth {name}", lambda: self._bus.depth(name, stream))
 
     async def delete(self, stream: StreamKind, sequence: int, *, erase: bool = False) -> bool:
-        return await self.call(f"delete {stream} {sequence}", lambda: self._bus.delete(stream, sequence))
+        def remove() -> Awaitable[bool]:
+            return self._bus.delete(stream, sequence, erase=erase)
+
+        return await self.call(f"delete {stream} {sequence}", remove)
 
     async def trim(self, stream: StreamKind, subject: str, last: int) -> None:
         await self.call(f"trim {stream} {subject}", lambda: self._bus.trim(stream, subject, last))

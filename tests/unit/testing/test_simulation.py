@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from contextlib import suppress
 from random import Random
+from unittest.mock import create_autospec
 
 import pytest
 
 from pointsman.bus.memory.bus import MemoryBroker
 from pointsman.errors import BusUnavailableError, PublishOutcomeUnknownError
+from pointsman.ports.bus import Bus
 from pointsman.testing.faults import Faults, FaultyBus
 from pointsman.testing.simulation import EndlessSimulationError, SimulatedClock, SimulatedProcess, simulate
 
@@ -165,3 +168,29 @@ def test_a_lost_acknowledgement_brings_the_message_again() -> None:
         return seen
 
     assert simulate(main) == [1, 2]
+
+
+@pytest.mark.parametrize(
+    "name",
+    sorted(
+        name
+        for name, member in inspect.getmembers(Bus, inspect.iscoroutinefunction)
+        if name
+        not in ("close", "listen", "receive_forwarded", "serve")  # these wrap what they are given, or have no arguments
+    ),
+)
+def test_a_call_without_faults_passes_every_argument_on(name: str) -> None:
+    given = inspect.signature(getattr(Bus, name)).parameters.values()
+    passed = [object() for each in given if each.kind is each.POSITIONAL_OR_KEYWORD and each.name != "self"]
+    named = {each.name: object() for each in given if each.kind is each.KEYWORD_ONLY}
+
+    async def main() -> object:
+        bus = create_autospec(Bus, instance=True)
+        await getattr(FaultyBus(bus, Faults(Random(1), rates={}), SimulatedProcess("p")), name)(*passed, **named)
+        return getattr(bus, name).call_args
+
+    call = simulate(main)
+
+    wanted = inspect.signature(getattr(Bus, name)).bind(None, *passed, **named).arguments
+    got = inspect.signature(getattr(Bus, name)).bind(None, *call.args, **call.kwargs).arguments
+    assert got == wanted

@@ -30,6 +30,7 @@ __all__ = [
     "newest_planner",
     "reject_plan",
     "request_replan",
+    "route_request",
     "route_to_fallback",
 ]
 
@@ -187,11 +188,11 @@ def route_to_fallback(decision: Decision) -> bool:
     fallback = strategy.fallback if isinstance(strategy, Router | PlanAndExecute) else None
     if fallback is None or not available_cards(decision, [fallback]):
         return False
-    _route_request(decision, [SelectedAgent(agent=fallback, confidence=0.0)])
+    route_request(decision, [SelectedAgent(agent=fallback, confidence=0.0)])
     return True
 
 
-def _route_request(decision: Decision, chosen: Sequence[SelectedAgent], unserved: str = "") -> None:
+def route_request(decision: Decision, chosen: Sequence[SelectedAgent], unserved: str = "") -> None:
     """Give the request to the selected agents. If there are several and `escalate` is set, request a plan instead."""
     state = decision.state
     chosen = list({(each.agent or None, each.agent or each.skill): each for each in reversed(chosen)}.values())[::-1]

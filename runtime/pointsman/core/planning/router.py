@@ -7,7 +7,7 @@ from pointsman.core.completion.outcome import end_workflow
 from pointsman.core.decision import Decision
 from pointsman.core.model.lifecycle import Phase
 from pointsman.core.model.state import Task
-from pointsman.core.planning.acceptance import _route_request, reject_plan, route_to_fallback
+from pointsman.core.planning.acceptance import reject_plan, route_request, route_to_fallback
 from pointsman.core.planning.role_tasks import available_cards
 from pointsman.core.planning.validation import raw_text, read_selection
 from pointsman_schemas.events import Result
@@ -36,7 +36,7 @@ def apply_selection(decision: Decision, task: Task, result: Result) -> None:
         and (chosen.agent in names if chosen.agent else chosen.skill in skills)
     ]
     if sure:
-        return _route_request(decision, sure, selection.unserved)
+        return route_request(decision, sure, selection.unserved)
     if route_to_fallback(decision):
         return None
     reason = "no agent was selected with enough confidence"

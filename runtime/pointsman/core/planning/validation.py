@@ -130,7 +130,7 @@ def check_plan(
             if task.has_expressions
         ]
     if (more := len(problems) - _MAX_PROBLEMS) > 0:
-        problems[_MAX_PROBLEMS:] = [f"and {more} more problems of this kind"]
+        problems[_MAX_PROBLEMS:] = [f"and {more} more problems"]
     return tuple(problems)
 
 
@@ -138,12 +138,12 @@ def _agent_problems(task: PlannedTask, agents: Collection[str], skills: Collecti
     if task.skill and not task.agent:
         if task.skill in skills:
             return []
-        listed = ", ".join(sorted(skills)) or "none: no agent is alive that has any"
-        return [f"task {task.id!r} asks for the skill {task.skill!r}, which is not one of: {listed}"]
+        known = f"which is not one of: {', '.join(sorted(skills))}" if skills else "but no live agent has a skill"
+        return [f"task {task.id!r} asks for the skill {task.skill!r}, {known}"]
     if task.agent in agents:
         return []
-    listed = ", ".join(sorted(agents)) or "none: no agent is alive"
-    return [f"task {task.id!r} names the agent {task.agent!r}, which is not one of: {listed}"]
+    known = f"which is not one of: {', '.join(sorted(agents))}" if agents else "but no agent is alive"
+    return [f"task {task.id!r} names the agent {task.agent!r}, {known}"]
 
 
 def raw_text(output: JsonValue) -> str:
