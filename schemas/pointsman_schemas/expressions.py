@@ -132,9 +132,11 @@ def parse_path(text: str) -> Path:
         The names and indexes of the path.
 
     Raises:
-        ValueError: The text is not a path.
+        ValueError: The text is not a path, or is too long.
     """
-    if len(text) > MAX_EXPRESSION_CHARS or not _PATH.fullmatch(text) or text in _WORDS:
+    if len(text) > MAX_EXPRESSION_CHARS:
+        raise ValueError(f"a path has {len(text)} characters; at most {MAX_EXPRESSION_CHARS} are allowed")
+    if not _PATH.fullmatch(text) or text in _WORDS:
         shown = text if len(text) <= _MAX_SHOWN_CHARS else text[:_MAX_SHOWN_CHARS] + "..."
         raise ValueError(f"{shown!r} is not a path; expected names separated by dots, such as {REQUEST}.country")
     return tuple(text.split("."))

@@ -149,6 +149,18 @@ def _find_equal_tasks(plan: Plan) -> list[str]:
     return faults
 
 
+def _in_cycles(needs: Mapping[str, Collection[str]], stuck: Collection[str]) -> list[str]:
+    """Return the tasks of `stuck` without the tasks that are not part of a cycle and only wait for a cycle."""
+    waiting = Counter(dependency for task_id in stuck for dependency in needs[task_id])
+    after = [task_id for task_id in stuck if not waiting[task_id]]
+    for task_id in after:
+        for dependency in needs[task_id]:
+            waiting[dependency] -= 1
+            if waiting[dependency] == 0 and dependency in stuck:
+                after.append(dependency)
+    return [task_id for task_id in stuck if waiting[task_id]]
+
+
 def _find_cycle_or_long_chain(plan: Plan, max_depth: int | None) -> list[str]:
     """Sort the tasks topologically (Kahn). A task that cannot be sorted is part of a cycle or depends on a cycle."""
     planned = {task.id for task in plan.tasks}
@@ -166,8 +178,8 @@ def _find_cycle_or_long_chain(plan: Plan, max_depth: int | None) -> list[str]:
             open_needs[dependant] -= 1
             if open_needs[dependant] == 0:
                 ready.append(dependant)
-    if stuck := [task_id for task_id in needs if open_needs[task_id]]:
-        return [f"these tasks wait for each other in a circle: {', '.join(stuck)}"]
+    if stuck := dict.fromkeys(task_id for task_id in needs if open_needs[task_id]):
+        return [f"these tasks wait for each other in a circle: {', '.join(_in_cycles(needs, stuck))}"]
     deepest = max(level.values(), default=0)
     if max_depth is not None and deepest > max_depth:
         return [f"the longest chain of tasks has {deepest} links; at most {max_depth} are allowed"]

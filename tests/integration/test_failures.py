@@ -127,7 +127,7 @@ async def test_a_result_that_cannot_be_processed_fails_its_task_and_is_kept(syst
     kept = {letter.origin: letter for letter in await letters_of(system, workflow.id, count=2)}
 
     assert outcome.status == "failed"
-    assert "worker sent a result that is" in outcome.gaps[0].reason
+    assert "the result of worker cannot be read" in outcome.gaps[0].reason
     assert kept["crew"].cause.kind == bad.kind
     assert (kept["crew"].attempts, kept["crew"].headers) == (1, headers)
     assert base64.b64decode(kept["crew"].body) == body

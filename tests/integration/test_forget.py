@@ -81,6 +81,7 @@ async def test_nothing_but_the_record_is_left_of_a_forgotten_workflow(settings: 
     assert done.objects >= 1
     assert deleted == sorted(deleted)
     assert deleted[-1] == done.messages
+    assert [each.content.messages for each in records] == [done.messages]
     assert [(each.actor, each.content.action, each.content.workflow_id, each.content.reason) for each in records] == [
         ("anna", "forget", gone.id, "asked for")
     ]

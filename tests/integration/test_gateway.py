@@ -404,8 +404,10 @@ async def test_a_body_that_does_not_come_to_an_end_is_refused(
             b"POST /v1/workflows HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
             b"content-length: 100\r\n\r\n{"
         )
-        head = await reader.readuntil(b"\r\n\r\n")
+        head, body = (await reader.read()).split(b"\r\n\r\n")
         writer.close()
 
     assert head.startswith(b"HTTP/1.1 408")
     assert b"application/problem+json" in head
+    assert b"a piece took more than 0.3 s, or the whole body took more than " in body
+    assert b"{" not in body[1:]

@@ -352,7 +352,7 @@ async def test_a_background_response_is_polled_and_cancelled(client: openai.Asyn
     again = await client.responses.cancel(one.id)
     assert (one.status, one.background) == ("queued", True)
     assert (cancelled.status, (await client.responses.retrieve(two.id)).status) == ("cancelled", "cancelled")
-    assert (again.status, again.output_text) == ("completed", "hello")
+    assert (again.status, again.output_text, again.background) == ("completed", "hello", True)
 
 
 async def test_a_stream_of_a_response_is_resumed_after_any_number(client: openai.AsyncOpenAI) -> None:

@@ -144,7 +144,7 @@ async def test_unreadable_result_fails_its_task_and_is_dead_lettered(
         kinds = sorted(letter.cause.kind for letter in await letters(bus, subjects))
 
     assert outcome.status == "failed"
-    assert outcome.gaps[0].reason.startswith("a sent a result that is not a valid Result")
+    assert outcome.gaps[0].reason.startswith("the result of a cannot be read: not a valid Result")
     # Dead letters of the message and of the task that failed because of it.
     assert kinds == ["undecodable", "undecodable"]
 

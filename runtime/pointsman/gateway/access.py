@@ -233,7 +233,7 @@ class Access:
             except TimeoutError:
                 raise ProblemError(
                     408, "body_too_slow", "the body did not arrive in time: a piece took more than "
-                                          "{_BODY_TIMEOUT_S:g} s, or the whole body took more than {seconds:g} s; "
+                                          f"{_BODY_TIMEOUT_S:g} s, or the whole body took more than {seconds:g} s; "
                                           "send the body again",
                     headers={"connection": "close"},
                 ) from None  # fmt: skip

@@ -59,12 +59,17 @@ async def deliver_webhook(
     headers = dict(request.headers)
     # These checks need no body, so most foreign requests are refused before the body is read.
     if (missing := missing_header(hook.form, headers)) is not None:
-        raise _refused(f"the header {missing} is missing")
+        raise _refused(f"the header {missing} is missing; sign the delivery with the secret of the webhook")
     if is_stale(hook.form, headers, time()):
-        raise _refused(f"the time of the delivery is not valid, or differs from the clock by more than {MAX_AGE_S} s")
+        raise _refused(
+            f"the time of the delivery is not valid, or differs from the clock by more than {MAX_AGE_S} s; sign each "
+            "attempt with the present time"
+        )
     body = await request.body()
     if not is_verified(hook, headers, body):
-        raise _refused("no signature of the delivery was made with a secret of this webhook")
+        raise _refused(
+            "no signature of the delivery was made with a secret of this webhook; sign the delivery with the secret"
+        )
     caller = Caller(hook.caller, teams={hook.team}, limits=CallerLimits().over(context.settings))
     request.state.charge(caller)
     content = _content(headers.get("content-type", ""), body)
@@ -85,7 +90,7 @@ async def deliver_webhook(
 
 
 def _refused(seen: str) -> ProblemError:
-    return ProblemError(401, "not_authenticated", f"{seen}; sign the delivery with the secret of the webhook")
+    return ProblemError(401, "not_authenticated", seen)
 
 
 def _content(content_type: str, body: bytes) -> JsonValue:

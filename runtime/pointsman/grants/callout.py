@@ -122,12 +122,15 @@ def _read_request(request: bytes) -> tuple[str, str, Mapping[str, Any]]:
     """Return the key of the connection, the id of the server, and the content of a request.
 
     Raises:
-        ConfigurationError: The request is not signed by the server whose id is in the request.
+        ConfigurationError: The request is not an authorization request, or is not signed by the server whose id is in
+            the request.
     """
     claims = read_jwt(request.decode("utf-8", "replace"))
     asked = claims["nats"]
     user, server = str(asked["user_nkey"]), str(asked["server_id"]["id"])
-    if claims.get("aud") != _REQUEST_AUDIENCE or claims["iss"] != server:
+    if claims.get("aud") != _REQUEST_AUDIENCE:
+        raise ConfigurationError(f"the audience of the request is {claims.get('aud')!r}, not {_REQUEST_AUDIENCE!r}")
+    if claims["iss"] != server:
         raise ConfigurationError("the request is not signed by the server whose id is in the request")
     if not is_public_key(user, "user") or not is_public_key(server, "server"):
         raise ConfigurationError("the keys in the request are not the keys of a server and a user")

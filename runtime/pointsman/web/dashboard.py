@@ -238,9 +238,8 @@ class Dashboard:
     async def _event(self, request: Request) -> Response:
         stream, sequence = _EVENT_STREAMS.get(request.path_params["stream"]), request.path_params["sequence"]
         if stream is None:
-            raise NotFoundError(
-                f"there is no stream {request.path_params['stream']!r} of events; choose one of {', '.join(_EVENT_STREAMS)}"
-            )
+            known = ", ".join(_EVENT_STREAMS)
+            raise NotFoundError(f"there is no stream {request.path_params['stream']!r} of events; choose {known}")
         stored = await self.client.bus.get(stream, sequence) if 0 < sequence < 2**63 else None
         if stored is None:
             raise NotFoundError(f"the stream has no message {sequence}; the message may have expired")

@@ -75,7 +75,7 @@ def test_another_text_is_refused_with_its_place(text: str, message: str) -> None
 
 @pytest.mark.parametrize("text", ["", "a b", "a..b", ".a", "1.a", "a[0]", "a" * 1001, "null", "a.b.", "a.__init__()"])
 def test_another_path_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="is not a path"):
+    with pytest.raises(ValueError, match=r"is not a path|has 1001 characters; at most 1000"):
         parse_path(text)
 
 

@@ -6,6 +6,7 @@ import asyncio
 import inspect
 from contextlib import suppress
 from random import Random
+from typing import Any
 from unittest.mock import create_autospec
 
 import pytest
@@ -184,7 +185,7 @@ def test_a_call_without_faults_passes_every_argument_on(name: str) -> None:
     passed = [object() for each in given if each.kind is each.POSITIONAL_OR_KEYWORD and each.name != "self"]
     named = {each.name: object() for each in given if each.kind is each.KEYWORD_ONLY}
 
-    async def main() -> object:
+    async def main() -> Any:
         bus = create_autospec(Bus, instance=True)
         await getattr(FaultyBus(bus, Faults(Random(1), rates={}), SimulatedProcess("p")), name)(*passed, **named)
         return getattr(bus, name).call_args

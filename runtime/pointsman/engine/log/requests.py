@@ -416,7 +416,9 @@ def failed_result_for(stored: StoredMessage, address: ResultAddress, error: Cont
         attempt=address.attempt,
         agent=address.agent,
         status="failed",
-        error=AttemptError(kind=ErrorKind.UNDECODABLE, message=f"{address.agent} sent a result that is {error}"),
+        error=AttemptError(
+            kind=ErrorKind.UNDECODABLE, message=f"the result of {address.agent} cannot be read: {error}"
+        ),
         started_at=stored.at,
         ended_at=stored.at,
     )

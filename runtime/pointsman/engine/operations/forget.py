@@ -84,19 +84,26 @@ async def forget_workflow(
         BusUnavailableError: The broker does not answer. Repeat the call.
     """
     family = await _family(bus, subjects, workflow)
-    messages = objects = 0
+    total = objects = 0
     for team, name in reversed(family):  # the workflow comes last, because its log names the workflows below it
+        messages = 0
         for stream, subject in _subjects_of(subjects, team, name):
             messages += await _delete(bus, stream, [each.sequence async for each in bus.read(stream, subject)])
-            progress(messages)
+            progress(total + messages)
         messages += await _forget_request(bus, subjects, team, name)
         objects += await _delete_objects(bus, subjects, f"{name}-")
-        audit = Audit(action="forget", workflow_id=name, reason=reason, messages=messages)
+        last = [
+            [each.sequence async for each in bus.read("log", subject)]
+            for subject in (subjects.outcome(team, name), subjects.log(team, name))
+        ]
+        # The record comes before the deletion of the log, because without a log the call cannot be repeated.
+        audit = Audit(action="forget", workflow_id=name, reason=reason, messages=messages + sum(map(len, last)))
         await store_audit(bus, subjects, actor, derive_id("forget", name, at.isoformat()), audit, at)
-        for subject in (subjects.outcome(team, name), subjects.log(team, name)):
-            messages += await _delete(bus, "log", [each.sequence async for each in bus.read("log", subject)])
-            progress(messages)
-    return ForgetResult(tuple(name for _, name in family), messages, objects)
+        for sequences in last:
+            messages += await _delete(bus, "log", sequences)
+            progress(total + messages)
+        total += messages
+    return ForgetResult(tuple(name for _, name in family), total, objects)
 
 
 async def _family(bus: Bus, subjects: Subjects, workflow: str) -> Sequence[tuple[str, str]]:

@@ -331,7 +331,7 @@ async def _chunks(
                                 yield _status(line, done=False)
     except StreamResetError:
         ended = True  # the gateway stops, so the workflow is not cancelled
-        detail = "the gateway stops; send the request again with the same Idempotency-Key"
+        detail = "the gateway stops; send the request again; with an Idempotency-Key, use the same key"
         yield _frame(openai_error(ProblemError(503, "gateway_stopping", detail)))
     finally:
         if not ended and not detached:

@@ -19,11 +19,22 @@ from pointsman.gateway.problems import ProblemError
 from pointsman_schemas.ids import is_token
 from pointsman_schemas.log import WorkflowEnded, WorkflowStarted
 
-__all__ = ["MESSAGE_METADATA", "PREVIOUS_METADATA", "history_before", "response_errors", "response_id", "workflow_id"]
+__all__ = [
+    "BACKGROUND_METADATA",
+    "MESSAGE_METADATA",
+    "PREVIOUS_METADATA",
+    "history_before",
+    "response_errors",
+    "response_id",
+    "workflow_id",
+]
 
 MESSAGE_METADATA, PREVIOUS_METADATA = "pointsman.message", "pointsman.previous"
 """Keys of a request's metadata. The first key has the user's message without the history; the second key has the id of
 the previous response.
+"""
+BACKGROUND_METADATA = "pointsman.background"
+"""Key of a request's metadata. The value is true for a response in the background; other requests do not have the key.
 """
 _MAX_TURNS = 10  # largest number of earlier turns that are sent with a request
 _PREFIX = "resp_"

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pointsman.gateway.openai.commentary import Commentary
-from pointsman.gateway.openai.conversation import PREVIOUS_METADATA, response_id
+from pointsman.gateway.openai.conversation import BACKGROUND_METADATA, PREVIOUS_METADATA, response_id
 from pointsman.gateway.openai.messages import answer_text
 from pointsman_schemas.events import Outcome
 from pointsman_schemas.log import Entry, WorkflowEnded, WorkflowStarted
@@ -90,19 +90,23 @@ class ResponseEvents:
     Args:
         workflow: The workflow.
         model: The team.
-        background: True if the client asked for the response in the background.
     """
 
-    def __init__(self, workflow: str, model: str, *, background: bool = False) -> None:
+    def __init__(self, workflow: str, model: str) -> None:
         self._workflow = workflow
         self._model = model
-        self._background = background
+        self._background = False
         self._created_at = 0.0
         self._previous: str | None = None
         self._number = 0
         self._commentary = Commentary()
         self._work = ""
         self._ended = False
+
+    @property
+    def background(self) -> bool:
+        """True if the log records that the client asked for the response in the background."""
+        return self._background
 
     @property
     def work(self) -> str:
@@ -124,6 +128,7 @@ class ResponseEvents:
             self._created_at = entry.at.timestamp()
             previous = entry.metadata.get(PREVIOUS_METADATA)
             self._previous = previous if isinstance(previous, str) else None
+            self._background = entry.metadata.get(BACKGROUND_METADATA) is True
             return [
                 self._event("response.created", response=self._body("in_progress")),
                 self._event("response.in_progress", response=self._body("in_progress")),

@@ -21,6 +21,7 @@ from pointsman.gateway.models import LenientBody
 from pointsman.gateway.openai.attachments import files_of
 from pointsman.gateway.openai.chat import IdempotencyKey, ThreadId, wait_for_outcome
 from pointsman.gateway.openai.conversation import (
+    BACKGROUND_METADATA,
     MESSAGE_METADATA,
     PREVIOUS_METADATA,
     history_before,
@@ -115,6 +116,8 @@ async def create_response(
     if body.previous_response_id:
         messages = [*await history_before(context, caller, body.previous_response_id), *messages]
         metadata[PREVIOUS_METADATA] = body.previous_response_id
+    if body.background:
+        metadata[BACKGROUND_METADATA] = True
     headers = dict(request.headers)
     key = idempotency_key or message_key(headers)
     submitted = await context.submit(
@@ -130,7 +133,7 @@ async def create_response(
     workflow = submitted.workflow
     detached = bool(body.background) or idempotency_key is not None
     if body.stream:
-        chunks = _chunks(context, caller, workflow, -1, detached=detached, background=bool(body.background))
+        chunks = _chunks(context, caller, workflow, -1, detached=detached)
         return StreamingResponse(chunks, media_type="text/event-stream")
     if body.background:
         began = response_body(
@@ -169,7 +172,7 @@ async def get_response(
             return JSONResponse(await _response(context, caller, workflow_id(response_id)))
         workflow = await context.find(caller, workflow_id(response_id))
     after = -1 if starting_after is None else starting_after
-    chunks = _chunks(context, caller, workflow, after, detached=True, background=True)
+    chunks = _chunks(context, caller, workflow, after, detached=True)
     return StreamingResponse(chunks, media_type="text/event-stream")
 
 
@@ -229,14 +232,15 @@ async def _response(context: Context, caller: Caller, workflow: str) -> dict[str
         previous=previous,
         outcome=outcome if status in ("completed", "failed", "cancelled") else None,
         work=events.work,
+        background=events.background or status == "queued",  # only a response in the background is read while it waits
     )
 
 
 async def _chunks(
-    context: Context, caller: Caller, workflow: Workflow, after: int, *, detached: bool, background: bool
+    context: Context, caller: Caller, workflow: Workflow, after: int, *, detached: bool
 ) -> AsyncGenerator[bytes, None]:
     """Yield the events of a response after a sequence number. If the gateway ends the stream, the client can resume."""
-    events = ResponseEvents(workflow.id, workflow.team, background=background)
+    events = ResponseEvents(workflow.id, workflow.team)
     ended = False
     try:
         async with aclosing(context.streams.follow(workflow)) as items:
