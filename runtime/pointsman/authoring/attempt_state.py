@@ -33,7 +33,7 @@ from pointsman_schemas.strict_json import as_json_value
 __all__ = ["AttemptState", "without_surrogates"]
 
 _enclosing_call: ContextVar[str] = ContextVar("pointsman_enclosing_call", default="")
-"""Span id of the current call; empty outside of calls. The report of a call within this call names it as the parent."""
+"""Span id of the running call; empty outside of calls. A call within the running call reports this id as its parent."""
 
 
 class AttemptState:
@@ -155,7 +155,7 @@ class AttemptState:
         return other
 
     def with_deps(self, deps: Iterable[object]) -> AttemptState:
-        """Return a copy with further dependencies. They are searched after those of a test and before the worker's.
+        """Return a copy with the dependencies of an agent. A test's come first, then these, then the worker's.
 
         Args:
             deps: Dependencies of the agent.

@@ -40,7 +40,7 @@ class ToolTurns:
         state: State of the attempt.
         tools: Tools of the agent, by name.
         steps: Recorded steps of the attempt.
-        call_counts: Number of turns with each call, by the tool's name and the arguments.
+        call_counts: For each tool name with arguments, the number of turns that called this tool with these arguments.
     """
 
     state: AttemptState

@@ -67,8 +67,8 @@ class ReceivedMessages:
         Args:
             turn: Number of the turn, from 1.
             step: Recorded read of this turn, or None.
-            answered: True if the model's answer of this turn is recorded. Then, if `step` is None, the answer was given
-                without new messages, so none are added now.
+            answered: True if the model's answer of this turn is recorded. If the answer is recorded and `step` is None,
+                the model got no new messages in this turn, so no messages are returned.
             fetch: True to also read the messages that arrived after the handoff.
 
         Returns:

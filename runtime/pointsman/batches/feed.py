@@ -24,10 +24,10 @@ from pointsman_schemas.subjects import Subjects
 
 __all__ = ["BatchFeed", "BatchParts", "FeedLostError"]
 
-_RESERVED_ROWS = 100  # `sent` in the record is raised by this number of rows at once, so not every row needs a write
+_RESERVED_ROWS = 100  # rows by which the bound `sent` of the record is raised at once, so not every row needs a write
 _LIMIT_PAUSE_S = 0.25  # seconds between attempts to send a row while a limit of the caller is reached
 _CANCELS = 16  # largest number of cancellations at the same time
-_CANCEL_PAUSE_S = 0.5  # seconds until rows whose requests were not found are cancelled again
+_CANCEL_PAUSE_S = 0.5  # seconds until the second attempt to cancel the rows whose requests were not found
 _SETTLE_TIMEOUT_S = 30.0  # longest wait for the end of cancelled rows, in seconds
 
 
