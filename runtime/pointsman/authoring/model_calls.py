@@ -292,7 +292,7 @@ async def _send(model: Model, request: ModelRequest, call: ReportedCall, count: 
 def _check_not_truncated(reply: ModelReply, fitted: ModelRequest, request: ModelRequest) -> ModelReply:
     """Return the reply, or raise a `TaskError` if the budget cut it off."""
     if reply.finish == "length" and fitted.max_tokens < request.max_tokens:
-        message = f"the answer was cut off after {fitted.max_tokens} tokens; the allowance has no more tokens"
+        message = f"the answer was cut off after {fitted.max_tokens} tokens; the budget has no more tokens"
         raise TaskError(message, kind=ErrorKind.LIMIT)
     return reply
 

@@ -21,7 +21,7 @@ __all__ = ["COMMANDS", "Entry", "Group", "app", "load_function", "main"]
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A command: `module:function` in `pointsman.cli.commands`, and the first line of the function's docstring."""
+    """A command. `target` is `module:function` in `pointsman.cli.commands`. The list of commands shows `summary`."""
 
     target: str
     summary: str

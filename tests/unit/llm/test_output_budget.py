@@ -113,7 +113,7 @@ async def test_no_sequence_of_calls_exceeds_the_budget_with_exact_estimates(seed
 async def test_answer_gets_the_budget_left_by_the_input() -> None:
     model, estimate = Wordy("cheap", Random(1)), estimate_input_tokens(REQUEST)
 
-    with pytest.raises(TaskError, match="cut off after 100 tokens; the allowance has no more tokens"):
+    with pytest.raises(TaskError, match="cut off after 100 tokens; the budget has no more tokens"):
         await calls(model).complete(REQUEST, state_with(Budget(tokens=estimate + 100)))
     await calls(model).complete(REQUEST, state_with(Budget(tokens=50_000)))
     await calls(model).complete(REQUEST, state_with(Budget()))

@@ -61,7 +61,7 @@ class BucketState(BaseModel):
 
 
 def acquire(
-    allowance: BucketState | None, limits: ModelLimits, now: datetime, call: str, tokens: int, until: datetime
+    state: BucketState | None, limits: ModelLimits, now: datetime, call: str, tokens: int, until: datetime
 ) -> BucketState | float:
     """Take the share of a call.
 
@@ -69,7 +69,7 @@ def acquire(
     no second share. So a caller that does not know whether the state was stored may simply try again.
 
     Args:
-        allowance: The state; None for limits that were not used yet.
+        state: The state; None for limits that were not used yet.
         limits: The limits.
         now: The time.
         call: The id of the call.
@@ -79,7 +79,7 @@ def acquire(
     Returns:
         The state with the call; or the seconds until the caller may try again.
     """
-    there = _refill(allowance or BucketState(at=now), limits, now)
+    there = _refill(state or BucketState(at=now), limits, now)
     if call in there.calls:
         return there
     if there.closed_until is not None and there.closed_until > now:
@@ -102,12 +102,12 @@ def acquire(
 
 
 def release(
-    allowance: BucketState | None, limits: ModelLimits, now: datetime, call: str, tokens: int, closed: float | None
+    state: BucketState | None, limits: ModelLimits, now: datetime, call: str, tokens: int, closed: float | None
 ) -> BucketState:
     """Release the share of a call that has ended. If the share was released before, the buckets do not change.
 
     Args:
-        allowance: The state; None for limits that were not used yet.
+        state: The state; None for limits that were not used yet.
         limits: The limits.
         now: The time.
         call: The id of the call.
@@ -117,7 +117,7 @@ def release(
     Returns:
         The state without the call.
     """
-    there = _refill(allowance or BucketState(at=now), limits, now)
+    there = _refill(state or BucketState(at=now), limits, now)
     update: dict[str, object] = {"calls": {name: until for name, until in there.calls.items() if name != call}}
     if there.tokens is not None and call in there.calls:
         update["tokens"] = there.tokens + tokens
