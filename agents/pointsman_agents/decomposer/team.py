@@ -67,7 +67,7 @@ async def splitter(asked: PlannerInput) -> Plan:
     except RefusedError as error:
         return Plan(cannot=str(error))
     below = any(item.name == team.name for item in asked.agents)
-    if isinstance(node, ast.BinOp) and below and not (_is_number(node.left) and _is_number(node.right)):
+    if isinstance(node, ast.BinOp) and below and not (_is_operand(node.left) and _is_operand(node.right)):
         sides = [("left", ast.unparse(node.left)), ("right", ast.unparse(node.right))]
         tasks = tuple(
             PlannedTask(id=side, agent=team.name, intent=f"Compute {part}", input={"expression": part})
@@ -133,7 +133,7 @@ def _check_node(node: ast.expr) -> bool:
     return False
 
 
-def _is_number(node: ast.expr) -> bool:
+def _is_operand(node: ast.expr) -> bool:
     return not isinstance(node, ast.BinOp)
 
 
