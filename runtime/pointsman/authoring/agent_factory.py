@@ -111,7 +111,7 @@ class AgentFactory(Agent):
         if max_tools < 0 or max_instructions < 1:
             raise ConfigurationError(
                 f"factory {name} has max_tools={max_tools} and max_instructions={max_instructions}; "
-                "expected at least 0 and 1"
+                "max_tools must be at least 0, and max_instructions at least 1"
             )
         self._name = name
         self._tools = {each.name: each for each in tools}
@@ -123,7 +123,8 @@ class AgentFactory(Agent):
         }  # fmt: skip
         self._deps = tuple(deps)
         self._schemas = {"input_schema": self._input_schema(), "output_schema": {}}
-        # This agent never runs. It checks the definition, and it has the models and most of the card of the factory.
+        # This agent never runs. Its constructor checks the arguments, and the factory takes the models and most of the
+        # card from this agent.
         self._base_instructions = LLMAgent(
             name=name, description=description, instructions=description, tools=tools, model=model, skills=skills,
             fallback=fallback, concurrency=concurrency, max_in_flight=max_in_flight, **self._limits,

@@ -50,7 +50,7 @@ class AttemptState:
         deliveries: Number of deliveries of the handoff, this delivery included. If the number is above 1, an earlier
             worker stopped or crashed.
         now: Clock that deadlines and reports use: the broker's time, not the clock of this machine.
-        idempotency_key: Key of the task or, within a tool, of the tool call. Every attempt has the same key.
+        idempotency_key: Key of the task; within a tool, key of the tool call. Every attempt has the same key.
         interceptors: The worker's interceptors, outermost first. The type is `Any`, because an import of `Interceptor`
             here would be circular.
         deps: Dependencies of a test, then of the agent. `all_deps` also has the values of the worker's lifespans.
@@ -192,7 +192,13 @@ class AttemptState:
     def report_tool(
         self, name: str, *, call_id: str = "", description: str = ""
     ) -> AbstractAsyncContextManager[ReportedCall]:
-        """Report the block as one run of the tool `name`, with a span and a stored report, even if the block fails."""
+        """Report the body of an `async with` block as one run of the tool `name`, even if the body raises an error.
+
+        The run gets a span and a stored report.
+
+        Returns:
+            A context manager of the call, for errors, usage and span attributes.
+        """
         title, attributes = semconv.execute_tool(name, call_id=call_id, agent=self.agent, description=description)
         return self._report_call("tool", name, title, attributes, "internal")
 
@@ -206,7 +212,13 @@ class AttemptState:
         structured: bool = False,
         attempt: int | None = None,
     ) -> AbstractAsyncContextManager[ReportedCall]:
-        """Report the block as one model call, with a span and a stored report, even if the block raises an error."""
+        """Report the body of an `async with` block as one model call, even if the body raises an error.
+
+        The model call gets a span and a stored report.
+
+        Returns:
+            A context manager of the call, for errors, usage and span attributes.
+        """
         title, attributes = semconv.chat(
             provider,
             model,

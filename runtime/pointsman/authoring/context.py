@@ -167,7 +167,9 @@ class Context:
 
     @property
     def idempotency_key(self) -> str:
-        """Key of the task or, in a tool, of the call. Every try and every attempt has the same key.
+        """Key of the task; in a tool, key of the tool call.
+
+        The key stays the same in every attempt at the task, and in every try of the tool call.
 
         Send the key with each side effect. Then the receiver of the side effect can drop duplicates.
         """
@@ -238,7 +240,8 @@ class Context:
         Args:
             usage: Calls, tokens and cost of a model call that was not made through an `LLMAgent`.
             model: The model, such as `openai:gpt-4.1`. If `usage` has no cost, the published price of the model gives
-                the cost. The first call with a model loads the price table of the process, which takes half a second.
+                the cost. The first time that a process needs such a price, this method loads the price table, which
+                takes half a second.
         """
         if model and not usage.cost:
             usage = with_named_cost(model, usage)
@@ -325,9 +328,10 @@ class Context:
         await state.record.record_event(key, EmittedEvent(name=name, data=event.data), lasting=state.in_tool)
 
     def tool(self, name: str, *, call_id: str = "", description: str = "") -> AbstractAsyncContextManager[ReportedCall]:
-        """Report the block as one run of a tool, with a span and a stored report, even if the block raises an error.
+        """Report the body of an `async with` block as one run of a tool, even if the body raises an error.
 
-        Use `tool` for a function that is not a `Tool`. A `Tool` that runs by `call` is reported without this block.
+        The run gets a span and a stored report. Use `tool` for a function that is not a `Tool`. A `Tool` that runs by
+        `call` is reported without such a block.
 
         Args:
             name: Name of the tool.
@@ -349,9 +353,10 @@ class Context:
         structured: bool = False,
         attempt: int | None = None,
     ) -> AbstractAsyncContextManager[ReportedCall]:
-        """Report the block as one model call, with a span and a stored report, even if the block raises an error.
+        """Report the body of an `async with` block as one model call, even if the body raises an error.
 
-        Use `chat` for a call with a provider's SDK. An `LLMAgent` reports its model calls without this block.
+        The model call gets a span and a stored report. Use `chat` for a call with a provider's SDK. An `LLMAgent`
+        reports its model calls without such a block.
 
         Args:
             provider: Provider of the model, such as `openai`.
@@ -431,11 +436,12 @@ class Context:
     # Messages
 
     async def messages(self) -> tuple[UserMessage, ...]:
-        """Return all messages to the workflow that arrived before the attempt or have arrived since its start.
+        """Return all messages that the workflow has received until now, including those from before this attempt.
 
         `pointsman tell` and `Client.tell` send messages. Call this method between the steps of the work. New messages
         have higher numbers than the messages of the previous call. Each call is recorded. If the attempt continues in
-        another process, or after a question, its n-th call again returns the messages of the recorded n-th call.
+        another process or after a question, the calls are counted from 1 again, and each call returns what the recorded
+        call with the same number returned.
 
         Returns:
             The messages, in order.
@@ -500,7 +506,7 @@ class Context:
             processes.discard(running)
 
     def run_sync(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine from a plain function, such as `context.emit("checked")`, and wait for its result.
+        """Run a coroutine, such as `context.emit("checked")`, and wait for its result. Call this in a plain function.
 
         The coroutine runs on the event loop of the agents. If the context was made outside of an event loop, as in a
         plain test, the coroutine runs on a new event loop.

@@ -93,7 +93,7 @@ class RecordingReporter:
 
         Args:
             event: Domain event.
-            event_id: Id of the event, which is not stored.
+            event_id: Id of the event. The id is not stored.
         """
         self.events.append(event)
 
@@ -132,8 +132,8 @@ class AttemptUsage:
     def add(self, usage: Usage) -> None:
         """Count `usage` for this call and for the attempt, but not for calls that surround this call.
 
-        When an attempt is restored, the usage of the steps of all calls is added. If the step of a surrounding call
-        contained the usage of an inner call, this usage would be counted twice.
+        When an attempt is restored, its usage is the sum of the usage in all its steps. If the step of a surrounding
+        call contained the usage of an inner call, this usage would be counted twice.
 
         Args:
             usage: Usage of a model call.

@@ -43,12 +43,16 @@ class RowProblem(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     row: int = Field(description="The number of the row, from 1.")
-    workflow_id: str = Field(description="The id of the workflow, which does not exist if the row was not sent.")
+    workflow_id: str = Field(
+        description="The id of the workflow. If the row was not sent, there is no workflow with this id."
+    )
     status: str = Field(
         description="The status of the outcome; `not_sent` if the request was not sent; `running` if the workflow had "
         "not ended when the batch ended."
     )
-    reason: str = Field(description="The beginning of the reason why the row did not complete.")
+    reason: str = Field(
+        description=f"The reason why the row did not complete, cut to its first {_MAX_REASON_CHARS} characters."
+    )
 
 
 class BatchRecord(BaseModel):
@@ -74,7 +78,12 @@ class BatchRecord(BaseModel):
     beat: int = Field(
         default=0, ge=0, description="Number of writes of the feeder. A new write shows that the feeder runs."
     )
-    sent: int = Field(default=0, ge=0, description="No row with a greater number was sent.")
+    sent: int = Field(
+        default=0,
+        ge=0,
+        description="Upper bound of the sent rows: no row with a number above this value was sent. Rows up to this "
+        "value may have been sent.",
+    )
     next: int = Field(default=1, ge=1, description="Every row with a smaller number has ended.")
     counts: dict[str, int] = Field(default={}, description="Number of rows by status, for the rows before `next`.")
     usage: Usage = Field(default=Usage(), description="Usage of the rows before `next`.")
@@ -110,7 +119,7 @@ def problem_of(row: int, workflow: str, status: str, reason: str) -> RowProblem:
         row: The number of the row, from 1.
         workflow: The workflow.
         status: The status of the outcome, `not_sent` or `running`.
-        reason: The reason. Only the beginning is stored.
+        reason: The reason. Only its first 200 characters are stored.
     """
     return RowProblem(row=row, workflow_id=workflow, status=status, reason=reason[:_MAX_REASON_CHARS])
 

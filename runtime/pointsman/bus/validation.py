@@ -39,8 +39,8 @@ __all__ = [
 
 MESSAGE_ID_HEADER = "Nats-Msg-Id"
 DUPLICATE_WINDOW_S = 120.0
-"""Seconds for which a stream drops a message with a message id that the stream has received. 120 s is the default of
-the broker. All retries of a publish together take less time."""
+"""After a stream has received a message id, it drops further messages with the same id for this number of seconds.
+120 s is the default of the broker. All retries of a publish together take less time."""
 REQUEST_DUPLICATE_WINDOW_S = 0.1
 """The duplicate window of the stream of requests, in seconds: the shortest window that the broker accepts. Callers
 choose their message ids, so in a longer window a caller could suppress the request of another caller. A longer window
@@ -49,7 +49,8 @@ EXPECTED_SEQUENCE_HEADER = "Nats-Expected-Last-Subject-Sequence"
 ROLLUP_HEADER = "Nats-Rollup"
 TTL_HEADER = "Nats-TTL"
 SCHEDULER_HEADER = "Nats-Scheduler"  # the broker sets this header to the schedule that produced the message
-# The expected sequence is the last sequence of this subject, not of the subject of the message.
+# The value of the next header is a subject. With this header, the expected sequence is the last sequence of that
+# subject, and not of the message's own subject.
 EXPECTED_SUBJECT_HEADER = f"{EXPECTED_SEQUENCE_HEADER}-Subject"
 
 # The server closes the connection after a protocol line of more than 4,096 bytes, and a line can have two subjects.
@@ -157,7 +158,11 @@ def header_size(headers: Mapping[str, str]) -> int:
 
 
 def check_size(subject: str, headers: int, body: int, limit: int) -> None:
-    """Raise `OversizeEventError` if headers and body exceed `limit`, or the headers exceed the broker's limit."""
+    """Check the size of a message.
+
+    Raises:
+        OversizeEventError: Headers and body together exceed `limit`, or the headers alone exceed `MAX_HEADER_BYTES`.
+    """
     if headers > MAX_HEADER_BYTES:
         raise OversizeEventError(
             f"the headers of {subject} take {headers} bytes; {MAX_HEADER_BYTES} are accepted; shorten the headers"

@@ -242,9 +242,15 @@ async def resume_schedule(change: ChangeArg) -> ScheduleResult:
     return await change(Schedules.resume)
 
 
-@router.post("/{team}/{name}/run", summary="Run a schedule now", responses={**_STORED, **problems(404, 409)})
+@router.post(
+    "/{team}/{name}/run",
+    summary="Run a schedule now",
+    description="Start a run now. The overlap policy also applies: the run may have to wait, and if the policy allows "
+    "no further run now, the command is refused. Otherwise the new run is the newest of `runs` in the answer.",
+    responses={**_STORED, **problems(404, 409)},
+)
 async def run_schedule(team: TeamPath, change: ChangeArg, context: ContextArg, caller: CallerArg) -> ScheduleResult:
-    """Start a run now. The overlap policy also applies to this run, which is the newest of `runs` in the answer."""
+    """Start a run now, if the overlap policy allows a further run."""
     with context.new_work(caller, team):
         return await change(Schedules.run)
 

@@ -31,19 +31,25 @@ assert _STATUSES.keys() == set(WORKFLOW_STATUSES)
 
 
 def statuses_of(shown: Collection[WorkflowStatus]) -> set[str]:
-    """Return the statuses of rows for the statuses that callers see.
+    """Translate the statuses that callers see into the statuses of the index rows.
 
     Args:
         shown: The statuses that callers see.
+
+    Returns:
+        The statuses of the index rows.
     """
     return {status for status, name in _STATUSES.items() if name in shown}
 
 
 def item_of(row: WorkflowRow) -> WorkflowItem:
-    """Return the item of a list for a row of the index.
+    """Convert a row of the index to an item for the list of workflows.
 
     Args:
         row: The row.
+
+    Returns:
+        The item.
     """
     return WorkflowItem(
         id=row.id,

@@ -1,4 +1,4 @@
-"""Find rights of a role that the broker refuses to the user of this process. Nothing is stored or changed."""
+"""Find which rights of a role the broker refuses to the user of this process. Nothing is stored or changed."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ RefusedRight = tuple[str, str]
 """The operation, `publish on` or `subscribe to`, and the subject or pattern."""
 
 _PROBE = "pointsman-probe"  # the token in place of a wildcard
-# These headers make a probe harmless: a stream does not store a message that expects a stream of another name, and the
-# JetStream API refuses a request that requires such a level.
+# These headers make a probe harmless. A stream does not store a message whose expected stream has another name. The
+# JetStream API refuses a request whose required API level is higher than the server's.
 _HEADERS = {"Nats-Expected-Stream": _PROBE, "Nats-Required-Api-Level": "999999"}
 _BODY = _PROBE.encode()
 _SLOT = re.compile(r"(reader-.*)-\d+$")
@@ -28,7 +28,7 @@ _SLOT = re.compile(r"(reader-.*)-\d+$")
 def grant_of(
     settings: Settings, role: GrantRole, *, teams: Sequence[str], agents: Sequence[str], actions: Sequence[str] = ()
 ) -> Grant:
-    """Return the grant that the user of some settings should have.
+    """Return the grant that the broker user named in `settings` should have.
 
     Args:
         settings: The settings. The last token of the inbox prefix is the user.
@@ -106,10 +106,10 @@ def count_rights(grant: Grant, namespace: str) -> int:
 
 
 def possible_grants(settings: Settings, *, teams: Sequence[str], agents: Sequence[str]) -> list[Grant]:
-    """Return the possible grants of the user of some settings: one for each role that has the user's inbox prefix.
+    """Return the possible grants of the broker user named in `settings`.
 
-    A role that needs agents is omitted if no agents are given. A role that needs teams has all teams if no teams are
-    given.
+    There is one grant for each role that has the user's inbox prefix. A role that needs agents is omitted if no
+    agents are given. A role that needs teams has all teams if no teams are given.
 
     Args:
         settings: The settings.

@@ -42,7 +42,7 @@ _SECRET_VALUE: Final = re.compile(
     r"\b(?:"
     r"(?:sk|pk|rk)[-_][A-Za-z0-9_-]{12,}"  # model providers' and payment providers' keys
     r"|(?i:Bearer|Basic)\s+(?=[^\s\d]*\d)[A-Za-z0-9._~+/=-]{8,}"  # the digit excludes sentences
-    r"|eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}(?:\.[A-Za-z0-9_-]*)?"  # JSON Web Tokens, such as NATS users'
+    r"|eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}(?:\.[A-Za-z0-9_-]*)?"  # JSON Web Tokens, such as tokens of NATS users
     r"|S[ACNOUX][A-Z2-7]{56}\b"  # NATS seeds
     r"|(?:AKIA|ASIA)[A-Z0-9]{16}\b"  # AWS access key ids
     r"|AIza[A-Za-z0-9_-]{35}"  # Google API keys
@@ -56,14 +56,16 @@ _SECRET_VALUE: Final = re.compile(
     r"|-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)"
     r"|(?<=://)[^\s/@]+(?=@)",  # user and password, or token, in a URL
 )
-# A literal in a line of code that is assigned to, compared with or paired with a name such as `password`. The
+# A literal in a line of code that belongs to a name such as `password`: by an assignment, a comparison or a pair. The
 # quantifiers of white space are possessive, because backtracking over much white space would take minutes.
 _LITERAL: Final = re.compile(
     rf"(?i)(\b(?:\w{{0,40}}_)?{_KEYS}(?:_\w{{0,40}})?"
     r"(?:[\"']\s*+\]?\s*+(?:,|:|[=!]?=)|(?:\s*+:\s*+[\w.\[\] |]{1,40}?)?\s*+[=!:]?=)\s*+[a-z]{0,2})(\"{3}|'{3}|[\"'])"
     r"(?:\\.|(?!\2)[^\\\n])*"
 )
-_ESCAPED: Final = re.compile(r"(?<=\\[abfnrtv])[^\\]+")  # for `\nsk-...` in a line of code: `\b` does not match after n
+# Text after an escape sequence in a line of code. In `"\nsk-..."`, the two characters backslash and n are directly
+# before the key, so `\b` does not match between n and the key.
+_ESCAPED: Final = re.compile(r"(?<=\\[abfnrtv])[^\\]+")
 _MAX_TRACEBACK_CHARS: Final = 32_768
 _MIN_SECRET_CHARS: Final = 6  # a shorter secret is a part of ordinary words, and to hide it would make texts unreadable
 _MIN_INFIX_CHARS: Final = 12  # a secret of this length or more is hidden within a word, too
@@ -98,7 +100,9 @@ def hide_secret(value: str | None) -> None:
 
 
 def hide_header_values(headers: Iterable[str]) -> None:
-    """Hide the values of headers for another server, such as `Bearer TOKEN`. The last word is also hidden by itself.
+    """Hide header values that are sent to another server. An example of a value is `Bearer TOKEN`.
+
+    The last word of each value, such as `TOKEN`, is also hidden by itself.
 
     Args:
         headers: The values of the headers.

@@ -33,10 +33,10 @@ async def batches(
 
     Args:
         messages: The messages.
-        pause: Function that returns the seconds for which a list waits for further messages after its first message.
-        quiet: Function that returns the seconds without a message after which an empty list is yielded. A value below
-            `pause()` is raised to it, and a value above `KEEPALIVE_INTERVAL_S` is lowered to it. Default:
-            `KEEPALIVE_INTERVAL_S`.
+        pause: Function that returns a number of seconds. After its first message, a list waits that time for more.
+        quiet: Function that returns a number of seconds. If no message arrives for that time, an empty list is yielded.
+            A value below `pause()` counts as `pause()`, and a value above `KEEPALIVE_INTERVAL_S` counts as
+            `KEEPALIVE_INTERVAL_S`. Default: `KEEPALIVE_INTERVAL_S`.
 
     Yields:
         The messages that arrived together, or an empty list.
@@ -82,7 +82,10 @@ async def batches(
 
 
 class Polled(Generic[T]):
-    """A value that is polled, because it has no stream. During a `watch`, `look` reads it every `every` seconds."""
+    """A value that is polled, because it has no stream.
+
+    While at least one `watch` is active, the function `look` reads the value; `every` is the interval in seconds.
+    """
 
     def __init__(self, look: Callable[[], Awaitable[T]], every: float) -> None:
         self._read = look

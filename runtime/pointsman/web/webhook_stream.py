@@ -1,4 +1,4 @@
-"""Send the endpoints of webhooks and the deliveries to the page of webhooks."""
+"""Stream two lists to the webhooks page of the dashboard: the webhook endpoints and the deliveries."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class _Present(NamedTuple):
 
 
 class WebhookStream:
-    """The event stream of the page of webhooks.
+    """The event stream of the webhooks page.
 
     Args:
         client: The client of the dashboard.

@@ -126,7 +126,7 @@ def test_need_at_the_bounds_is_served() -> None:
 
     refused: list[dict[str, Any]] = [{"max_tools": -1}, {"max_instructions": 0}]
     for bounds in refused:
-        with pytest.raises(ConfigurationError, match="expected at least 0 and 1"):
+        with pytest.raises(ConfigurationError, match="max_tools must be at least 0, and max_instructions at least 1"):
             factory(**bounds)
 
 

@@ -1,7 +1,7 @@
 """Receive the messages of one filter from an ephemeral consumer, which delivers to an inbox of this connection.
 
-A permission can limit a user to such consumers for certain filters, because the subject of the creation request ends
-with the filter. Apart from this request, the user only needs the permission to acknowledge the flow control. A
+The subject of the creation request ends with the filter. So a permission can state for which filters a user may create
+such a consumer. Apart from this request, the user only needs the permission to acknowledge the flow control. A
 permission could not limit two other kinds of consumers. A consumer with several filters has the filters in the body of
 the request. The permission to pull from a pull consumer would also include the consumers of other users.
 """
@@ -31,12 +31,16 @@ from pointsman.ports.bus import StoredMessage
 __all__ = ["PushConsumer"]
 
 _IDLE_HEARTBEAT_S = 2.0  # seconds between heartbeats of an idle consumer; two missing heartbeats mean a lost consumer
-_INACTIVE_THRESHOLD_S = 2.0  # seconds after which the broker deletes the consumer of an inbox without a subscription
+# if no process is subscribed to the inbox for this number of seconds, the broker deletes the consumer that delivers to
+# the inbox
+_INACTIVE_THRESHOLD_S = 2.0
 _MAX_BUFFERED = 256  # number of messages in the buffer above which the broker must not send more
 _MAX_BUFFERED_BYTES = 4 * 1024 * 1024  # number of bytes in the buffer above which the broker must not send more
 _STALLED_HEADER = "Nats-Consumer-Stalled"  # in a heartbeat: the subject of a flow control request without an answer
 _LAST_DELIVERY_HEADER = "Nats-Last-Consumer"  # in a heartbeat: the number of the newest delivery
-_NAME_PAUSE_S = 0.5  # seconds before the names are tried again, if other processes of the user use all names
+# a user may have a fixed set of consumer names; if other processes of the user use all of them, try again after this
+# number of seconds
+_NAME_PAUSE_S = 0.5
 _CLOSED_REASON = "closed"  # the owner closed the consumer, so no more messages arrive
 
 
@@ -83,9 +87,11 @@ class PushConsumer:
         self._bus.refusal_listeners.add(self._on_refusal)
 
     async def create(self, **start: Any) -> dict[str, Any]:
-        """Create the consumer. After a lost answer, repeat the call: with the same name, no second consumer is created.
+        """Create the consumer.
 
-        If another process of the user has a consumer with the same name, the next name is tried.
+        If the answer is lost, repeat the call. The object keeps its consumer name, so the broker does not create a
+        second consumer. If another process of the user has a consumer with the same name, the next name is
+        tried.
 
         Args:
             **start: The fields of the configuration that select the first message.
@@ -148,13 +154,15 @@ class PushConsumer:
         if self._stalled and self._has_room(2):
             subject, self._stalled = self._stalled, ""
             await self._bus.send(subject)
-        self.buffer.popleft()  # after the wait, because a message in the buffer counts as arrived
+        # Remove the message only after the `await` of `send`: until then the message stays in the buffer, so the owner
+        # still sees that a message has arrived.
+        self.buffer.popleft()
         return to_stored_message(message, DeliveryInfo(message.reply))
 
     async def close(self) -> None:
-        """Release the inbox. The broker deletes a consumer without a subscribed inbox soon.
+        """Release the inbox. The broker then deletes the consumer after `_INACTIVE_THRESHOLD_S` seconds.
 
-        If the names are a fixed set, request the deletion at once, so the name is free again.
+        If the names are a fixed set, request the deletion at once, so that the name is free again.
         """
         self._watchdog.cancel()
         self._bus.listeners.discard(self._on_disconnected)
@@ -221,7 +229,7 @@ class PushConsumer:
                 self._stalled = subject
 
     def _has_room(self, share: int = 1) -> bool:
-        """Return True if the buffer is filled to at most one `share`-th of its limits."""
+        """Return True if the buffer is within its limits divided by `share`: for `share=2`, at most half full."""
         return share * len(self.buffer) <= _MAX_BUFFERED and share * self._buffered_bytes <= _MAX_BUFFERED_BYTES
 
     def _check_heartbeat(self) -> None:

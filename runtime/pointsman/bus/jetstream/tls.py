@@ -24,8 +24,8 @@ _HINTS = {
     "CERTIFICATE_EXPIRED": f"the client certificate has expired: renew {_CERT}",
     "HANDSHAKE_FAILURE": f"the broker refuses the handshake; if it requires a client certificate, set {_CERT} and "
     f"{_KEY}",
-    "WRONG_VERSION_NUMBER": "the port has no TLS, or no TLS before the server's first line: check the port, and "
-    "POINTSMAN_TLS_HANDSHAKE_FIRST",
+    "WRONG_VERSION_NUMBER": "the port does not use TLS, or starts TLS only after the server's first line: check the "
+    "port, or unset POINTSMAN_TLS_HANDSHAKE_FIRST",
 }
 """Remedies for a refused handshake, by a part of OpenSSL's reason."""
 _VERIFY_HINTS = {
@@ -111,7 +111,9 @@ def _load_certificate(context: ssl.SSLContext, certificate: str, key: str | None
 def tls_fault(error: BaseException) -> str | None:
     """Return the TLS fault in `error` and its remedy; None if there is no TLS fault, or a later try might succeed."""
     for seen in causes(error):
-        if type(seen).__module__ != "ssl":  # skip aiohttp's errors: they have types of ssl, but lack the attributes
+        # Skip aiohttp's errors: their classes are derived from ssl's classes, but lack the attributes that are read
+        # below.
+        if type(seen).__module__ != "ssl":
             continue
         if isinstance(seen, ssl.SSLCertVerificationError):
             hint = _VERIFY_HINTS.get(seen.verify_code, "check the broker's certificate")

@@ -51,9 +51,9 @@ async def export(
     else:
         others = f" and its {children} child workflow{'' if children == 1 else 's'}" if children else ""
         print(
-            f"Wrote {messages} messages of {id}{others} to {file}. Compare them with the installed code: "
-            f"`pointsman replay {file}`. Load them into another namespace: `pointsman import {file} "
-            "--namespace NAME`."
+            f"Wrote {messages} messages of {id}{others} to {file}. To check whether the installed code makes the same "
+            f"decisions, run `pointsman replay {file}`. To load the messages into another namespace, run `pointsman "
+            f"import {file} --namespace NAME`."
         )
     return Code.OK
 
@@ -71,14 +71,17 @@ def import_(
     The workflow keeps its id. No supervisor continues it.
 
     Raises:
-        ConfigurationError: The file is a log without its workflow.
+        ConfigurationError: The file contains only the commits of a log, and not a whole exported workflow.
 
     Returns:
         The coroutine of the command.
     """
     archive = read_archive(_read_file(file))
     if not isinstance(archive, Archive):
-        raise ConfigurationError(f"{file} is a log without its workflow; give a file that `pointsman export` wrote")
+        raise ConfigurationError(
+            f"{file} contains only the commits of a log, and not a whole exported workflow; give a file that "
+            "`pointsman export` wrote"
+        )
 
     async def run() -> None:
         async with session(create=True) as client:

@@ -126,7 +126,10 @@ def _name(prefix: str, node: TraceNode, *, short: bool) -> Text:
 
 
 def _duration_text(node: TraceNode, now: datetime) -> Text | str:
-    """Return the duration; of a running node, the time until now. Empty if the node has not started or was skipped."""
+    """Return the duration of a node. For a running node, this is the time from its start until now.
+
+    The text is empty if the node has not started or was skipped.
+    """
     if node.started_at is None or node.status == "skipped":
         return ""
     if node.ended_at is None:

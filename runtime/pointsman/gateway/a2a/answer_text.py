@@ -1,9 +1,9 @@
 """Stream the text of an answer while a synthesizer writes the text. Each client gets each character once.
 
 Text is not stored, so a gateway does not have the text that a client received from another gateway. But the position of
-each event contains the length and the digest of the text that the client then has, and a client that connects again
-sends this position. With the length and the digest, each gateway can continue the text, and can end the text with the
-stored answer.
+each event contains the length and the digest of the text up to this event. A client that connects again sends the
+position of its last event. With the length and the digest, any gateway can continue the text, and at the end can send
+the part of the stored answer that is still missing.
 """
 
 from __future__ import annotations
@@ -76,9 +76,10 @@ class AnswerText:
         self._hash = sha256()
         self._call: tuple[str, int, str] | None = None
         self._unverified: str | None = "" if self._length else None
-        """The text that has arrived here, for a comparison with the client's text once both have the same length.
+        """The text that this gateway has received so far.
 
-        None after the comparison, and if the client has no text.
+        When this text is at least as long as the client's text, its beginning is compared with the client's text. None
+        after the comparison, and if the client has no text.
         """
 
     @property

@@ -19,7 +19,8 @@ from pointsman_schemas.ids import TOKEN_PATTERN
 __all__ = ["TEMPLATES", "list_resources", "read_resource"]
 
 _PAGE = 50  # maximum number of resources on a page
-# size of the largest file in a result; a result is JSON in memory, and `pointsman files` can save a larger file
+# largest file in a result, in bytes, because a result is built as JSON in memory; for a larger file, use
+# `pointsman files`
 _MAX_FILE_BYTES = 8_000_000
 _URI = re.compile(rf"pointsman://workflows/({TOKEN_PATTERN.strip('^$')})(?:/files/([1-9][0-9]{{0,5}}))?")
 _TEXT_TYPES = ("text/", "application/json")
@@ -133,8 +134,9 @@ async def _file_content(
         )
     pieces: list[bytes] = []
     async with aclosing(backend.client.read_file(file)) as reading:
+        # a comprehension over `read_file` without `aclosing` would not close the generator
         async for piece in reading:
-            pieces.append(piece)  # noqa: PERF401  # an asynchronous list comprehension would not close the reading
+            pieces.append(piece)  # noqa: PERF401
     data = b"".join(pieces)
     if file.media_type.startswith(_TEXT_TYPES):
         try:

@@ -1,7 +1,7 @@
 """Score texts against descriptions without a model. The score counts shared stems, and rare stems count more.
 
-A word matches only if a description contains it, so descriptions must contain synonyms themselves. The lists in this
-module contain only words that are ignored, and endings.
+A word matches only if a description contains it, so descriptions must contain synonyms themselves. This module has only
+two lists: words to ignore, and word endings to remove.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from typing import Final
 __all__ = ["MATCH_THRESHOLD", "MatchEntry", "Matcher", "clauses", "stems"]
 
 MATCH_THRESHOLD: Final = 0.2
-"""Smallest score of a match. With equal weights, the description has to contain one of five words of the clause."""
+"""Smallest score of a match. If all words have equal weight, a description matches if it contains at least a fifth of
+the words of the text."""
 
 _STOP_WORDS_TEXT = """
 a about after again all also am an and any anything are aren as ask at be because been before being but by can cannot
@@ -118,7 +119,8 @@ class Matcher:
     def cover(self, text: str, least: float) -> tuple[str, ...]:
         """Return the names of entries that together cover a text, the best first.
 
-        Each entry after the first must add at least the share `least` of the text.
+        Each further entry must cover a part of the text that no earlier entry covers. `least` is the smallest such
+        part, as a share of the whole text.
         """
         chosen: list[str] = []
         rest = dict.fromkeys(stems(text))

@@ -20,7 +20,8 @@ from pointsman.telemetry.logs import get_logger
 
 __all__ = ["ExportGate"]
 
-# An export that takes longer counts as hanging: even a busy collector answers within a second, if only with status 503.
+# An export that takes more than this time counts as hanging. Even a busy collector answers within one second, at least
+# with status 503.
 _EXPORT_TIMEOUT_S: Final = 2.0
 _RETRY_PAUSE_S: Final = 5.0  # pause after a failed export; as long as OpenTelemetry's default pause between two batches
 
@@ -28,7 +29,10 @@ _log = get_logger(__name__)
 
 
 class ExportGate:
-    """Gate before the queue of `signal`, with room for `room` items, and before `exporter`. Thread-safe."""
+    """Gate in front of a queue and its exporter. Thread-safe.
+
+    `signal` names the queue, and `room` is the number of items that fit into the queue.
+    """
 
     def __init__(
         self, signal: str, exporter: Any, room: int, *, monotonic: Callable[[], float] = time.monotonic
@@ -52,7 +56,10 @@ class ExportGate:
             os.register_at_fork(after_in_child=lambda: (found := empty()) and found())
 
     def _reset(self) -> None:
-        """Set the gate to empty, at the start and in a forked process, because the SDK also empties its queue there."""
+        """Set the gate to empty.
+
+        This is done at the start, and in a forked process, where the SDK empties its queue, too.
+        """
         self._in_flight = 0
         self._export_started = None
         # Reentrant, because a generator's finalizer may end a span while this thread holds the lock.
