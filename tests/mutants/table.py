@@ -98,7 +98,7 @@ MUTANTS = (
     ),
     Mutant(
         "M5", "schemas/pointsman_schemas/plan_checks.py",
-        "    if stuck := [task_id for task_id in needs if open_needs[task_id]]:", "    if stuck := []:",
+        "    if stuck := dict.fromkeys(task_id for task_id in needs if open_needs[task_id]):", "    if stuck := {}:",
         ("unit/core/planning/test_validation.py::test_each_fault_is_named",),
     ),
     _core(

@@ -132,12 +132,8 @@ async def _file_content(
             f"{file.name} has {file.size} bytes, but a resource may have at most {_MAX_FILE_BYTES}; save the file "
             f"with `pointsman files`",
         )
-    pieces: list[bytes] = []
     async with aclosing(backend.client.read_file(file)) as reading:
-        # a comprehension over `read_file` without `aclosing` would not close the generator
-        async for piece in reading:
-            pieces.append(piece)  # noqa: PERF401
-    data = b"".join(pieces)
+        data = b"".join([piece async for piece in reading])
     if file.media_type.startswith(_TEXT_TYPES):
         try:
             return types.TextResourceContents(uri=uri, mime_type=file.media_type, text=data.decode())
