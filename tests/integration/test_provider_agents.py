@@ -58,7 +58,7 @@ async def test_call_exceeds_its_budget_only_by_the_estimation_error(
             name="a", description="a", instructions="Do it.", model=model, tools=[weather_of], max_tokens=usual
         )
         context = new_context(update={"input": "go on", "budget": Budget(tokens=budget)})
-        with pytest.raises(TaskError, match="the allowance has no more tokens") as raised:
+        with pytest.raises(TaskError, match="the budget has no more tokens") as raised:
             await agent.run(context.handoff, context)
         await model.close()
 
