@@ -9,10 +9,12 @@ from urllib.parse import urlsplit
 import pytest
 from structlog.testing import capture_logs
 from support.broker import TIMEOUT_S, own_settings, restart_broker
+from support.proxy import Proxy
 from support.waiting import until
 
 from pointsman.bus.embedded_server import EmbeddedBroker
 from pointsman.bus.jetstream.bus import JetStreamBus, connect
+from pointsman.bus.jetstream.client import _Tcp
 from pointsman.bus.jetstream.protocol import WireMessage
 from pointsman.errors import BusUnavailableError, ConfigurationError
 from pointsman.ports.bus import StoredMessage
@@ -61,6 +63,27 @@ async def test_time_out_ends_a_subscription_that_waits_for_the_flusher(
             async with asyncio.timeout(0.1):
                 await bus.listen("somewhere", ignore)
     await bus.close()
+
+
+async def test_a_close_that_takes_too_long_leaves_no_socket_and_no_task(settings: Settings) -> None:
+    before = asyncio.all_tasks()
+    where = urlsplit(settings.url)
+    async with Proxy(where.hostname or "", where.port or 0) as proxy:
+        bus = await connect(settings.model_copy(update={"url": proxy.url}), name="test", wait=TIMEOUT_S)
+        client = bus._connection.client
+        proxy.black_hole()
+        for _ in range(16):  # more than the buffers of the sockets
+            client.publish_raw("somewhere", "", b"", bytes(1_000_000))
+            await asyncio.sleep(0)
+        await bus.close()
+        transport = client._transport
+        assert isinstance(transport, _Tcp)
+        assert transport._io_writer is not None
+        closing = transport._io_writer.transport.is_closing()
+        await asyncio.sleep(0.1)
+
+        assert closing
+        assert [task for task in asyncio.all_tasks() - before if "nats" in repr(task.get_coro())] == []
 
 
 async def test_stream_that_does_not_fit_is_refused_in_one_line_and_not_changed(

@@ -169,8 +169,19 @@ class NatsClient(Client):
         return inbox
 
     async def shutdown(self) -> None:
-        """Close the client permanently. Raise one of `CLIENT_ERRORS` if this fails, `CancelledError` if cancelled."""
-        await _cancellable(self.close())
+        """Close the client permanently. A failed close raises `CLIENT_ERRORS`, a cancellation `CancelledError`.
+
+        nats-py first sends its unsent data, so a close can hang until the caller cancels the close. The socket and the
+        tasks of the client end in each case.
+        """
+        try:
+            await _cancellable(self.close())
+        finally:
+            for task in (self._reading_task, self._ping_interval_task, self._flusher_task):
+                if task is not None:
+                    task.cancel()
+            if isinstance(self._transport, _Tcp):
+                self._transport.abort()
 
     def mark_refused(self, refusal: Refusal, error: Exception) -> None:
         """Set `refused` to `error` on each subscription to the refused subject."""
@@ -509,6 +520,11 @@ class _Tcp(TcpTransport):
         """Close the connection after a failed try to connect. `wait_closed` then raises no error."""
         self._is_abandoned = True
         self.close()  # type: ignore[no-untyped-call]
+
+    def abort(self) -> None:
+        """Close the socket at once, and drop the unsent data."""
+        if self._io_writer is not None:
+            self._io_writer.transport.abort()
 
     async def wait_closed(self) -> None:
         """Wait until the connection is closed.
