@@ -88,10 +88,17 @@ async def test_a_run_shows_plan_agents_tools_and_texts_and_ends_with_the_answer(
 async def test_a_repeated_run_is_the_same_workflow(client: httpx2.AsyncClient) -> None:
     first = await events_of(client, "crew", run_input("hello"))
     again = await events_of(client, "crew", run_input("hello"))
-    other = await events_of(client, "crew", run_input("hello", run="r-2"))
+    # The thread and the run of each pair have the same text if they are joined by the separator.
+    pairs = [
+        await events_of(client, "crew", run_input("hello", thread=thread, run=run))
+        for separator in ("", " ", ":", "/")
+        for thread, run in (("t-2", f"r{separator}2"), (f"t-2{separator}r", "2"))
+    ]
 
-    ids = [next(each["snapshot"]["workflow_id"] for each in run if "snapshot" in each) for run in (first, again, other)]
-    assert ids[0] == ids[1] != ids[2]
+    runs = (first, again, *pairs)
+    ids = [next(each["snapshot"]["workflow_id"] for each in run if "snapshot" in each) for run in runs]
+    assert ids[0] == ids[1]
+    assert len(set(ids)) == len(runs) - 1
     check(again)
 
 
