@@ -32,7 +32,7 @@ async def test_a_schedule_in_the_past_comes_at_once(place: BrokerNamespace, bus:
 
     await bus.schedule(f"{place.ns}.schedule.team.w.timer.late", datetime.now(UTC) - timedelta(days=2), target, b"", {})
 
-    await until(lambda: bus.last("work", target))
+    await until(lambda: bus.last("work", target), seconds=1.5)
 
 
 async def test_a_repeated_schedule_comes_once_and_not_again_after_it_came(place: BrokerNamespace, bus: Bus) -> None:

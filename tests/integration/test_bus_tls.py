@@ -24,7 +24,7 @@ from pointsman.bus.jetstream.bus import JetStreamBus, connect
 from pointsman.errors import BusUnavailableError, ConfigurationError
 from pointsman.settings import Settings
 
-AT_ONCE = 4.0  # seconds; a permanent fault must be reported long before the time-out of a connection
+AT_ONCE = 2.0  # seconds; a permanent fault must be reported long before the time-out of a connection
 
 
 @pytest.fixture

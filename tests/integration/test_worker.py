@@ -190,7 +190,7 @@ async def test_second_signal_leaves_at_once_and_hands_work_back(
     await until(lambda: has_started(notes))
     process.send_signal(signal.SIGTERM)
     await asyncio.sleep(0.3)  # because two signals at the same time count as one
-    async with timed(0, 8):  # less than the grace of 30 s and the 20 s of work
+    async with timed(0, 1.5):
         process.send_signal(signal.SIGTERM)
         code = await asyncio.wait_for(process.wait(), 10)
 
