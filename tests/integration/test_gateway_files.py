@@ -31,10 +31,9 @@ PIXEL = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 )
 MIB = 1024 * 1024
-BIG_BYTES = 64 * MIB
-MAX_GROWTH = 40 * MIB
-"""Limit of the additional memory that a gateway needs for a file of 64 MiB, compared with a file of 16 MiB. Usually
-0.2 MiB; if the gateway is slow, the broker has sent up to 32 MiB ahead."""
+BIG_BYTES = 48 * MIB
+MAX_GROWTH = 24 * MIB
+"""Limit of the additional memory that a gateway needs for a file of 48 MiB, compared with a small file."""
 
 
 @agent(name="scan", description="Lists its files, and returns a page")
@@ -209,34 +208,40 @@ async def test_a_front_end_that_speaks_ag_ui_sends_a_document(client: httpx2.Asy
 
 
 async def test_a_large_file_is_not_held_in_memory(settings: Settings, tmp_path: Path) -> None:
+    """Measure in up to three gateways. If other processes delay a gateway, the broker sends more ahead."""
+    grown: list[int] = []
+    async with factory.team(DESK, [scan], on=settings), System(tmp_path / "system", settings) as system:
+        while len(grown) < 3 and min(grown, default=MAX_GROWTH) >= MAX_GROWTH:
+            grown.append(await growth_for_a_large_file(system))
+
+    sys.stdout.write(f"memory grew by {[round(each / MIB, 1) for each in grown]} MiB for {BIG_BYTES // MIB} MiB\n")
+    assert min(grown) < MAX_GROWTH
+
+
+async def growth_for_a_large_file(system: System) -> int:
+    """Send a file to a new gateway, and read it back. Return the additional memory of the gateway, in bytes."""
     piece = bytes(range(256)) * 256
     digest = sha256(piece * (BIG_BYTES // len(piece))).hexdigest()
-    first = BIG_BYTES // 4 // len(piece)
 
     async def pieces(number: int) -> AsyncIterator[bytes]:
         for _ in range(number):
             yield piece
 
-    async with factory.team(DESK, [scan], on=settings), System(tmp_path / "system", settings) as system:
-        service, address = await gateway_process(system)
-        async with http_client(address) as client:
+    service, address = await gateway_process(system)
+    async with http_client(address) as client:
 
-            async def there_and_back(number: int) -> int:
-                made = await client.post("/v1/files", params={"name": "big.bin"}, content=pieces(number))
-                size = 0
-                async with client.stream("GET", f"/v1/files/{made.json()['id']}/content") as response:
-                    async for part in response.aiter_bytes():
-                        size += len(part)
-                return size if made.json()["sha256"] == digest or number == first else -1
+        async def there_and_back(size: int) -> tuple[str, int]:
+            made = await client.post("/v1/files", params={"name": "big.bin"}, content=pieces(size // len(piece)))
+            read = 0
+            async with client.stream("GET", f"/v1/files/{made.json()['id']}/content") as response:
+                async for part in response.aiter_bytes():
+                    read += len(part)
+            return made.json()["sha256"], read
 
-            await there_and_back(first)  # a first file fills the bounded buffers
-            before = peak_memory(service.pid)
-            size = await asyncio.wait_for(there_and_back(BIG_BYTES // len(piece)), 60)
-            grown = peak_memory(service.pid) - before
-
-    sys.stdout.write(f"memory grew by {grown / MIB:.1f} MiB for {BIG_BYTES // MIB} MiB\n")
-    assert size == BIG_BYTES
-    assert grown < MAX_GROWTH
+        await there_and_back(BIG_BYTES // 4)  # a first file fills the bounded buffers
+        before = peak_memory(service.pid)
+        assert await asyncio.wait_for(there_and_back(BIG_BYTES), 60) == (digest, BIG_BYTES)
+        return peak_memory(service.pid) - before
 
 
 def peak_memory(pid: int) -> int:
