@@ -177,7 +177,8 @@ class NatsClient(Client):
         try:
             await _cancellable(self.close())
         finally:
-            for task in (self._reading_task, self._ping_interval_task, self._flusher_task):
+            own = self._reading_task, self._ping_interval_task, self._flusher_task
+            for task in (*own, *(subscription._wait_for_msgs_task for subscription in self._subs.values())):
                 if task is not None:
                     task.cancel()
             if isinstance(self._transport, _Tcp):
