@@ -138,3 +138,26 @@ async def test_a_follower_does_not_repeat_what_is_left_of_a_stream(
     await reader.close()
 
     assert (stored.body, stored.sequence) == (b"after", 6)
+
+
+async def test_a_follower_that_begins_after_a_deleted_message_repeats_no_older_message(
+    bus: JetStreamBus, settings: Settings, namespace: str
+) -> None:
+    reader = await connect(settings, name="reader", wait=TIMEOUT_S, leader_reads=False)
+    await reader.set_up()
+    sequences = [await bus.publish(f"{namespace}.log.team.w", b"before", {}) for _ in range(5)]
+    await bus.delete("log", sequences[-1])
+    following = reader.follow("log", [f"{namespace}.log.*.*"], after=sequences[-1])
+    coming = asyncio.ensure_future(anext(following))
+    await until(lambda: _has_consumers(bus, f"{namespace.upper()}_LOG"))
+
+    await bus.publish(f"{namespace}.log.team.w", b"after", {})
+    stored = await asyncio.wait_for(coming, TIMEOUT_S)
+    await following.aclose()  # type: ignore[attr-defined]
+    await reader.close()
+
+    assert (stored.body, stored.sequence) == (b"after", 6)
+
+
+async def _has_consumers(bus: JetStreamBus, stream: str) -> bool:
+    return not await wait_for_no_consumers(bus, stream)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import structlog
 from structlog.testing import capture_logs
-from support.broker import TIMEOUT_S, own_settings, restart_broker, wait_for_no_consumers
+from support.broker import TIMEOUT_S, own_settings, restart_broker
 from support.waiting import until
 
 from pointsman.bus.embedded_server import EmbeddedBroker
@@ -117,7 +117,6 @@ async def test_processes_continue_after_a_restart_with_an_empty_store(
         await agent.registry.announce(AgentCard(name="old", instance=str(number), description="writes"))
         await anext(following)
     await until(lambda: _names(bus, {"old"}))
-    await until(lambda: _is_watched(bus, "KV_OWN_AGENTS"))
     taking, next_log = asyncio.create_task(consumer.take(1)), asyncio.ensure_future(anext(following))
     second = restart_broker(own_broker, tmp_path, "empty")
 
@@ -137,12 +136,36 @@ async def test_processes_continue_after_a_restart_with_an_empty_store(
         await agent.close()
 
 
+@pytest.mark.parametrize("created", [False, True])
+async def test_a_reader_that_begins_after_the_loss_of_the_store_reads_the_new_stream(
+    own_broker: EmbeddedBroker, tmp_path: Path, created: bool
+) -> None:
+    """The reader has read five messages, and has no consumer yet. The new stream begins with sequence 1."""
+    bus = await connect(own_settings(own_broker), name="bus", wait=TIMEOUT_S)
+    await bus.set_up()
+    for _ in range(5):
+        await bus.publish("own.log.team.w", b"before", {})
+    second = restart_broker(own_broker, tmp_path, "empty")
+    await own_broker.stop()
+    await until(lambda: not bus.connected)
+    following = bus.follow("log", ["own.log.>"], after=5)
+
+    async with second:
+        if created:
+            await until(lambda: _there(bus, "OWN_LOG"))
+            await bus.publish("own.log.team.w", b"after", {})
+        next_log = asyncio.ensure_future(anext(following))
+        if not created:
+            await until(lambda: _there(bus, "OWN_LOG"))
+            await bus.publish("own.log.team.w", b"after", {})
+
+        assert (await asyncio.wait_for(next_log, TIMEOUT_S)).body == b"after"
+        await following.aclose()  # type: ignore[attr-defined]
+        await bus.close()
+
+
 async def _there(bus: JetStreamBus, *streams: str) -> bool:
     return all(["error" not in await bus.api(f"STREAM.INFO.{stream}") for stream in streams])
-
-
-async def _is_watched(bus: JetStreamBus, stream: str) -> bool:
-    return not await wait_for_no_consumers(bus, stream)
 
 
 async def _names(bus: JetStreamBus, names: set[str]) -> bool:

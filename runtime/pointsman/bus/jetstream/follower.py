@@ -100,7 +100,10 @@ class Follower:
         """Create the consumer.
 
         The broker gives no error if a consumer starts after the end of the stream. So before a replacement consumer is
-        created, the newest message of the stream is compared with the last yielded message.
+        created, the newest message of the stream is compared with the last yielded message. The first consumer has no
+        such message to compare. So after its creation, the end of the stream is compared with `after`. If the stream
+        ends before `after`, the stream was created again, or has lost its last messages. Then the first consumer is
+        closed, and its replacement begins with the first message of the stream.
 
         Returns:
             The time of the last yielded message; before the first message, the time of the creation.
@@ -110,6 +113,9 @@ class Follower:
                 push, deliver_policy="by_start_sequence", opt_start_seq=self.after + 1
             )
             self._known_at = parse_time(answer["ts"])
+            if self.after and not push.left and await self._read_end() < self.after:
+                self.after = 0
+                await push.close()
             return self._known_at
         if self._lost_at is None and not await self._has_last_message(self._known_at):
             self._restart()
@@ -119,6 +125,15 @@ class Follower:
         else:
             await self._create_with_retry(push, deliver_policy="by_start_sequence", opt_start_seq=max(1, self.after))
         return self._known_at
+
+    async def _read_end(self) -> int:
+        """Return the sequence of the last message that the stream ever stored: the end at which new messages begin."""
+        probe = PushConsumer(self._bus, self.stream, self.subject)
+        try:
+            answer = await self._create_with_retry(probe, deliver_policy="new")
+        finally:
+            await probe.close()
+        return int(answer["delivered"]["stream_seq"])
 
     async def _has_last_message(self, known_at: datetime) -> bool:
         """Return True if the stream contains the last yielded message.
