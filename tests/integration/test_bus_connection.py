@@ -5,17 +5,19 @@ from __future__ import annotations
 import asyncio
 import inspect
 from pathlib import Path
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 import pytest
 from structlog.testing import capture_logs
 from support.broker import TIMEOUT_S, own_settings, restart_broker
+from support.cluster import free_ports
 from support.proxy import Proxy
 from support.waiting import until
 
 from pointsman.bus.embedded_server import EmbeddedBroker
 from pointsman.bus.jetstream.bus import JetStreamBus, connect
-from pointsman.bus.jetstream.client import _Tcp
+from pointsman.bus.jetstream.client import NatsClient, _WebSocket
 from pointsman.bus.jetstream.protocol import WireMessage
 from pointsman.errors import BusUnavailableError, ConfigurationError
 from pointsman.ports.bus import StoredMessage
@@ -66,26 +68,41 @@ async def test_time_out_ends_a_subscription_that_waits_for_the_flusher(
     await bus.close()
 
 
-async def test_a_close_that_takes_too_long_leaves_no_socket_and_no_task(settings: Settings) -> None:
+@pytest.mark.parametrize("scheme", ["nats", "ws"])
+async def test_a_close_that_takes_too_long_leaves_no_socket_and_no_task(
+    tmp_path: Path, scheme: Literal["nats", "ws"]
+) -> None:
+    if scheme == "ws":
+        pytest.importorskip("aiohttp")
     before = asyncio.all_tasks()
-    where = urlsplit(settings.url)
-    async with Proxy(where.hostname or "", where.port or 0) as proxy:
-        bus = await connect(settings.model_copy(update={"url": proxy.url}), name="test", wait=TIMEOUT_S)
-        client = bus._connection.client
-        proxy.black_hole()
-        for _ in range(16):  # more than the buffers of the sockets
-            client.publish_raw("somewhere", "", b"", bytes(1_000_000))
-            await asyncio.sleep(0)
-        await bus.close()
-        transport = client._transport
-        assert isinstance(transport, _Tcp)
-        assert transport._io_writer is not None
-        closing = transport._io_writer.transport.is_closing()
-        await asyncio.sleep(0.1)
+    [port] = free_ports(1)
+    config = tmp_path / "websocket.conf"
+    config.write_text(f"websocket {{ listen: 127.0.0.1:{port}, no_tls: true }}\n")
+    async with EmbeddedBroker(tmp_path, config=config) as server:
+        address = urlsplit(server.url)
+        async with Proxy("127.0.0.1", port if scheme == "ws" else address.port or 0) as proxy:
+            settings = Settings(url=urlsplit(proxy.url)._replace(scheme=scheme).geturl())
+            bus = await connect(settings, name="test", wait=TIMEOUT_S)
+            client = bus._connection.client
+            opened = _socket(client)
+            proxy.black_hole()
+            for _ in range(16):  # more than the buffers of the sockets
+                client.publish_raw("somewhere", "", b"", bytes(1_000_000))
+                await asyncio.sleep(0)
+            await bus.close()
+            closing = opened.is_closing()
+            await asyncio.sleep(0.1)
+            left = [inspect.getfile(getattr(task.get_coro(), "cr_code")) for task in asyncio.all_tasks() - before]  # noqa: B009
 
-        assert closing
-        left = [inspect.getfile(getattr(task.get_coro(), "cr_code")) for task in asyncio.all_tasks() - before]  # noqa: B009
-        assert [file for file in left if "/nats/" in file] == []
+    assert closing
+    assert [file for file in left if "/nats/" in file or "/aiohttp/" in file] == []
+    assert not isinstance(client._transport, _WebSocket) or client._transport._client is None
+
+
+def _socket(client: NatsClient) -> asyncio.BaseTransport:
+    transport: Any = client._transport
+    writer: asyncio.StreamWriter | None = getattr(transport, "_io_writer", None)
+    return writer.transport if writer is not None else transport._ws._response.connection.transport
 
 
 async def test_stream_that_does_not_fit_is_refused_in_one_line_and_not_changed(

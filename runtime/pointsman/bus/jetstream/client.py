@@ -181,8 +181,8 @@ class NatsClient(Client):
             for task in (*own, *(subscription._wait_for_msgs_task for subscription in self._subs.values())):
                 if task is not None:
                     task.cancel()
-            if isinstance(self._transport, _Tcp):
-                self._transport.abort()
+            if isinstance(self._transport, _Tcp | _WebSocket):
+                await self._transport.abort()
 
     def mark_refused(self, refusal: Refusal, error: Exception) -> None:
         """Set `refused` to `error` on each subscription to the refused subject."""
@@ -522,7 +522,7 @@ class _Tcp(TcpTransport):
         self._is_abandoned = True
         self.close()  # type: ignore[no-untyped-call]
 
-    def abort(self) -> None:
+    async def abort(self) -> None:
         """Close the socket at once, and drop the unsent data."""
         if self._io_writer is not None:
             self._io_writer.transport.abort()
@@ -577,6 +577,15 @@ class _WebSocket(WebSocketTransport):
         async with asyncio.timeout(timeout):
             self._ws = await client.ws_connect(uri.geturl(), timeout=closing, max_msg_size=0, **secure)
         self._using_tls = context is not None
+
+    async def abort(self) -> None:
+        """Close the socket and the session of aiohttp at once, and drop the unsent data."""
+        own: Any = self
+        if own._ws is not None and (connection := own._ws._response.connection) is not None:
+            connection.transport.abort()
+        if own._client is not None:
+            await own._client.close()
+        own._ws = own._client = None
 
 
 class _Reader(asyncio.StreamReader):
@@ -637,10 +646,17 @@ async def _cancellable(work: Awaitable[_Result]) -> _Result:
 
     Raises:
         CancelledError: The task was cancelled.
+        ConnectionResetError: Another task of nats-py was cancelled. All tasks that write to a WebSocket wait for one
+            future of aiohttp, and the cancellation of one of them cancels the future.
     """
     task = asyncio.current_task()
     before = task.cancelling() if task is not None else 0
-    result = await work
+    try:
+        result = await work
+    except asyncio.CancelledError:
+        if task is not None and task.cancelling() == before:
+            raise ConnectionResetError("the connection was closed during a write") from None
+        raise
     if task is not None and task.cancelling() > before:
         raise asyncio.CancelledError
     return result
