@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from support.broker import TIMEOUT_S
 from support.permission_server import PermissionServer, Rights, permission_server
+from support.waiting import until
 
 from pointsman.bus.jetstream.bus import JetStreamBus, connect
 from pointsman.bus.jetstream.reader_names import READER_SLOTS, reader_name
@@ -40,6 +41,30 @@ async def server(folder: Path) -> AsyncIterator[tuple[PermissionServer, JetStrea
 async def connect_ada(running: PermissionServer) -> JetStreamBus:
     settings = Settings(url=running.url("ada"), namespace="own", inbox_prefix="_INBOX.ada")
     return await connect(settings, name="ada", wait=TIMEOUT_S, leader_reads=False)
+
+
+async def test_followers_with_all_names_find_the_end_of_the_stream(tmp_path: Path) -> None:
+    """The last message is deleted, so each follower needs a second consumer for the end of the stream."""
+    async with server(tmp_path) as (running, root), AsyncExitStack() as stack:
+        ada = await connect_ada(running)
+        stack.push_async_callback(ada.close)
+        last = [await root.publish("own.log.crew.w", b"before", {}) for _ in range(2)][-1]
+        await root.delete("log", last)
+        following = [ada.follow("log", [READ], after=last) for _ in range(READER_SLOTS)]
+        coming = [asyncio.ensure_future(anext(each)) for each in following]
+        await until(lambda: _has_consumers(root, READER_SLOTS))
+
+        await root.publish("own.log.crew.w", b"after", {})
+        found = await asyncio.wait_for(asyncio.gather(*coming), TIMEOUT_S)
+        for each in following:
+            await each.aclose()  # type: ignore[attr-defined]
+
+        assert [stored.body for stored in found] == [b"after"] * READER_SLOTS
+
+
+async def _has_consumers(bus: JetStreamBus, count: int) -> bool:
+    information = await bus.api(f"STREAM.INFO.{STREAM}")
+    return bool(information["state"]["consumer_count"] >= count)
 
 
 async def test_processes_of_one_user_share_its_names(tmp_path: Path) -> None:

@@ -100,10 +100,11 @@ class Follower:
         """Create the consumer.
 
         The broker gives no error if a consumer starts after the end of the stream. So before a replacement consumer is
-        created, the newest message of the stream is compared with the last yielded message. The first consumer has no
-        such message to compare. So after its creation, the end of the stream is compared with `after`. If the stream
-        ends before `after`, the stream was created again, or has lost its last messages. Then the first consumer is
-        closed, and its replacement begins with the first message of the stream.
+        created, the newest message of the stream is compared with the last yielded message.
+
+        The first consumer has no yielded message to compare. If the stream has no message above `after`, and the newest
+        message is below `after`, the end of the stream is compared with `after`. A stream that ends before `after` was
+        created again or has lost its last messages, and is read from its start.
 
         Returns:
             The time of the last yielded message; before the first message, the time of the creation.
@@ -113,9 +114,10 @@ class Follower:
                 push, deliver_policy="by_start_sequence", opt_start_seq=self.after + 1
             )
             self._known_at = parse_time(answer["ts"])
-            if self.after and not push.left and await self._read_end() < self.after:
-                self.after = 0
-                await push.close()
+            if self.after and not push.left and not await self._has_last_message(self._known_at):
+                await push.close()  # the next consumer begins again; before the next request, its name must be free
+                if await self._read_end() < self.after:
+                    self.after = 0
             return self._known_at
         if self._lost_at is None and not await self._has_last_message(self._known_at):
             self._restart()
