@@ -157,7 +157,7 @@ async def test_cancelled_workflow_ends_at_once_whatever_its_agents_do(settings: 
     await remove_streams(settings)
 
     assert {outcome.status for outcome, _, _ in endings} == {"cancelled"}
-    assert max(took for _, took, _ in endings) < settings.heartbeat + 1.0
+    assert max(took for _, took, _ in endings) < settings.heartbeat
     assert 0 < stopped - endings[kinds.index("waits")][2] < 1.0  # all processes of a machine have the same clock
     assert {outcome.status for outcome in after} == {"completed"}  # cancelled work released the agent's only slot
     assert abandoned["agent"] == "refuses"

@@ -55,7 +55,7 @@ async def test_followers_with_all_names_find_the_end_of_the_stream(tmp_path: Pat
         await until(lambda: _has_consumers(root, READER_SLOTS))
 
         await root.publish("own.log.crew.w", b"after", {})
-        found = await asyncio.wait_for(asyncio.gather(*coming), TIMEOUT_S)
+        found = await asyncio.wait_for(asyncio.gather(*coming), 3 * TIMEOUT_S)
         for each in following:
             await each.aclose()  # type: ignore[attr-defined]
 

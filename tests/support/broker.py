@@ -59,9 +59,12 @@ def namespace() -> str:
 
 @pytest.fixture
 def settings(broker: EmbeddedBroker, namespace: str) -> Settings:
-    """Return settings for the session's broker and this test's namespace, with short times."""
+    """Return settings for the session's broker and this test's namespace, with short times, but a long heartbeat.
+
+    All parts of a test share one busy process. If a card expires, plans with its agent are refused.
+    """
     return Settings(
-        url=broker.url, namespace=namespace, ack_wait=2.0, heartbeat=0.5, request_timeout=5.0, shutdown_grace=2.0
+        url=broker.url, namespace=namespace, ack_wait=2.0, heartbeat=5.0, request_timeout=5.0, shutdown_grace=2.0
     )
 
 
