@@ -26,7 +26,7 @@ from support.handoffs import SupervisorDouble
 from support.processes import System, wait_for
 from support.proxy import Proxy
 from support.sizes import SIZE, sized
-from support.waiting import until
+from support.waiting import measured_stalls, until
 
 from pointsman import agent
 from pointsman.bus.embedded_server import EmbeddedBroker
@@ -66,12 +66,13 @@ async def test_no_message_waits_for_an_idle_pull_to_expire(
             assert delivery.delivered == 1
             await delivery.ack()
 
-    await asyncio.gather(*map(try_out, names, consumers))
+    with measured_stalls() as stalls:
+        await asyncio.gather(*map(try_out, names, consumers))
     information = [await bus.api(f"CONSUMER.INFO.{namespace.upper()}_WORK.{name}") for name in names]
 
     assert len(waits) == 200
     assert statistics.median(waits) < 0.1
-    assert max(waits) < 0.5 * expires
+    assert max(waits) < 0.5 * expires + 2 * max(stalls)
     assert max(each["num_waiting"] for each in information) <= 2
     assert {each["num_redelivered"] for each in information} == {0}
 
@@ -257,11 +258,11 @@ async def _as_many(client: Client, task: str, count: int, kind: str = "handoff")
 @sized
 @pytest.mark.parametrize("seconds", SIZE.outages)
 async def test_first_requests_after_a_long_outage_find_their_agents(tmp_path: Path, seconds: float) -> None:
-    """A card expires after 0.9 s, so every card expires during the outage."""
+    """A card expires after 2.4 s, so every card expires during the outage."""
     broker = EmbeddedBroker(tmp_path / "broker")
     await broker.start()
     port = int(broker.url.rpartition(":")[2])
-    settings = Settings(url=broker.url, ack_wait=1.0, heartbeat=0.3, request_timeout=1.0, shutdown_grace=0.5)
+    settings = Settings(url=broker.url, ack_wait=1.0, heartbeat=0.8, request_timeout=1.0, shutdown_grace=0.5)
     loop = asyncio.get_running_loop()
     try:
         async with factory.team(team, [planner, synthesizer, worker], on=settings) as client:
@@ -292,7 +293,7 @@ async def test_consumers_survive_a_broker_restart(
     broker = EmbeddedBroker(tmp_path / "broker")
     await broker.start()
     port = int(broker.url.rpartition(":")[2])
-    settings = Settings(url=broker.url, ack_wait=1.0, heartbeat=0.3, request_timeout=1.0, shutdown_grace=0.5)
+    settings = Settings(url=broker.url, ack_wait=1.0, heartbeat=5.0, request_timeout=1.0, shutdown_grace=0.5)
     try:
         async with factory.team(team, [planner, synthesizer, worker], on=settings) as client:
             await (await client.submit("crew", steps("before"))).outcome(20)
@@ -331,13 +332,13 @@ async def test_an_outage_is_not_taken_for_the_death_of_an_agent(tmp_path: Path) 
     broker = EmbeddedBroker(tmp_path / "broker")
     await broker.start()
     port = int(broker.url.rpartition(":")[2])
-    bus = await connect(Settings(url=broker.url, heartbeat=0.3), name="test", wait=10)
+    bus = await connect(Settings(url=broker.url, heartbeat=0.8), name="test", wait=10)
     await bus.set_up()
     try:
         await bus.registry.announce(worker.card.model_copy(update={"instance": "one"}))
         await until(bus.registry.cards)
         await broker.stop()
-        await asyncio.wait([asyncio.ensure_future(asyncio.sleep(2.0))])  # twice the lifetime of a card
+        await asyncio.wait([asyncio.ensure_future(asyncio.sleep(3.0))])  # longer than the lifetime of a card
         broker = EmbeddedBroker(tmp_path / "broker", port=port)
         await broker.start()
         await until(lambda: bus.connected)
@@ -346,7 +347,7 @@ async def test_an_outage_is_not_taken_for_the_death_of_an_agent(tmp_path: Path) 
         for _ in range(10):  # long enough for a new announcement
             seen.append(len(await bus.registry.cards()))
             await asyncio.sleep(0.05)
-        await until(lambda: _is_not(bus.registry.cards()), seconds=3)  # the card expires without a new announcement
+        await until(lambda: _is_not(bus.registry.cards()))  # the card expires without a new announcement
     finally:
         await bus.close()
         await broker.stop()
@@ -376,7 +377,7 @@ async def test_processes_leave_in_time_although_the_broker_is_away(tmp_path: Pat
             took = loop.time() - asked
 
     assert codes == [0, 0]
-    assert took < settings.shutdown_grace + 3.0  # 2 s for the waiting work; the third second is for a busy machine
+    assert took < settings.shutdown_grace + 6.0  # 2 s for the waiting work; 4 s are for a busy machine
 
 
 def test_connection_closed_by_the_library_is_reported_as_lost() -> None:

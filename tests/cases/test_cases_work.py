@@ -50,7 +50,8 @@ async def test_frozen_and_killed_workers_are_replaced_within_two_ack_deadlines(
 ) -> None:
     """A frozen worker keeps its connection and sends nothing. After it continues, its late messages have no effect."""
     settings = settings.model_copy(update={"deliveries": 10})
-    book, most = tmp_path / "journal", 2 * settings.ack_wait + 1.0
+    book, gate = tmp_path / "journal", tmp_path / "gate"
+    most = 2 * settings.ack_wait + 3.0  # three seconds for a busy machine
 
     async def begun(workflow: str, task: str, count: int) -> list[int]:
         lines = [line for line in documents_of(book) if line["what"] == "start"]
@@ -62,18 +63,21 @@ async def test_frozen_and_killed_workers_are_replaced_within_two_ack_deadlines(
         workers = await asyncio.gather(*(system.worker(f"{CREW}:worker") for _ in range(2)))
         by_pid = {service.pid: service for service in workers}
 
-        frozen = await client.submit("crew", steps("a", seconds=2.0))
+        frozen = await client.submit("crew", steps("a", after=str(gate)))
         [pid] = await wait_for(lambda: begun(frozen.id, "a", 1), "start of the first task")
         os.kill(pid, signal.SIGSTOP)
         [_, other] = await wait_for(lambda: begun(frozen.id, "a", 2), "second start", seconds=most)
+        gate.touch()
         first = await frozen.outcome(20)
         meanwhile = await (await client.submit("crew", steps("x", "y"))).outcome(30)
         os.kill(pid, signal.SIGCONT)
 
-        killed = await client.submit("crew", steps("b", seconds=2.0))
+        gate.unlink()
+        killed = await client.submit("crew", steps("b", after=str(gate)))
         [victim] = await wait_for(lambda: begun(killed.id, "b", 1), "start of the second task")
         await by_pid[victim].kill()
         [_, heir] = await wait_for(lambda: begun(killed.id, "b", 2), "second start", seconds=most)
+        gate.touch()
         second = await killed.outcome(20)
         wrong = await problems(client.bus, client.subjects, "crew", [frozen.id, killed.id])
     await remove_streams(settings)
@@ -158,7 +162,9 @@ async def test_cancelled_workflow_ends_at_once_whatever_its_agents_do(settings: 
 
     assert {outcome.status for outcome, _, _ in endings} == {"cancelled"}
     assert max(took for _, took, _ in endings) < settings.heartbeat
-    assert 0 < stopped - endings[kinds.index("waits")][2] < 1.0  # all processes of a machine have the same clock
+    assert (
+        0 < stopped - endings[kinds.index("waits")][2] < settings.heartbeat
+    )  # all processes of a machine have the same clock
     assert {outcome.status for outcome in after} == {"completed"}  # cancelled work released the agent's only slot
     assert abandoned["agent"] == "refuses"
     assert (left["function"], left["agent"]) == ("blocks", "blocks")
@@ -382,7 +388,7 @@ async def test_no_process_is_delayed_by_its_collector(settings: Settings, tmp_pa
     print(manner, *said)  # noqa: T201 - docs/faults.md has it from here
     assert Counter(statuses) == {"completed": SIZE.unexported}
     assert max(grown) < 4_000_000
-    assert max(took) < 5.0  # 4 s of this are the limit for the last export
+    assert max(took) < 8.0  # 4 s of this are the limit for the last export, and 4 s are for a busy machine
     assert manner == "is slow" or min(lost) >= SIZE.unexported  # the slow collector may accept all spans
     assert max(loud) < 20
 

@@ -1,14 +1,15 @@
-"""Wait for a condition, with a time limit."""
+"""Wait for a condition, with a time limit, and measure how long the event loop stood still."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from pointsman.testing.clock import VirtualClock
 
-__all__ = ["in_time", "until"]
+__all__ = ["in_time", "measured_stalls", "until"]
 
 T = TypeVar("T")
 
@@ -21,6 +22,27 @@ async def until(what: Callable[[], Awaitable[Any] | Any], *, seconds: float = 20
             if answer := await answer if isinstance(answer, Awaitable) else answer:
                 return answer
             await asyncio.sleep(0.01)
+
+
+@contextmanager
+def measured_stalls(step: float = 0.01) -> Iterator[list[float]]:
+    """Yield a list of the seconds by which each wake-up of the event loop was late, measured every `step` seconds.
+
+    A busy machine delays every process. A test that limits a delay of the product adds the longest stall to its limit.
+    """
+    loop, stalls = asyncio.get_running_loop(), [0.0]
+
+    async def measure() -> None:
+        while True:
+            before = loop.time()
+            await asyncio.sleep(step)
+            stalls.append(loop.time() - before - step)
+
+    measuring = asyncio.create_task(measure())
+    try:
+        yield stalls
+    finally:
+        measuring.cancel()
 
 
 async def in_time(clock: VirtualClock, awaited: Awaitable[T], step: float = 0.05, *, seconds: float = 20.0) -> T:
