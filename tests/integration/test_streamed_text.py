@@ -21,7 +21,7 @@ WORDS = [f"word{number} " for number in range(60)]
 
 
 async def test_reader_whose_connection_breaks_gets_each_piece_once_and_the_stored_answer(settings: Settings) -> None:
-    begun, cut, healed = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    begun, cut, written, healed = (asyncio.Event() for _ in range(4))
 
     @agent(name="a", description="Writes")
     async def write(request: str, context: Context) -> str:
@@ -32,6 +32,7 @@ async def test_reader_whose_connection_breaks_gets_each_piece_once_and_the_store
                 begun.set()
                 await cut.wait()
             if number == 40:
+                written.set()
                 await healed.wait()
         return "".join(WORDS)
 
@@ -53,14 +54,14 @@ async def test_reader_whose_connection_breaks_gets_each_piece_once_and_the_store
         async with await followed.stream_text(receive):
             await begun.wait()
             await until(lambda: bool(got))
-            before = proxy.accepted
             proxy.cut()
+            await until(lambda: not reader.bus.connected)
             cut.set()
-            await asyncio.sleep(0.3)
-            missed = len("".join(WORDS[:30])) - sum(len(piece.text) for piece in got)
+            await written.wait()
+            missed = len("".join(WORDS[:40])) - sum(len(piece.text) for piece in got)
             proxy.heal()
-            await until(lambda: proxy.accepted > before, seconds=20)
-            await asyncio.sleep(0.5)  # until the new connection has subscribed
+            await until(lambda: reader.bus.connected)
+            await reader.list("crew")  # an answer on the new connection comes after its subscription
             healed.set()
             outcome = await followed.outcome(30)
             await until(lambda: "".join(piece.text for piece in got) == outcome.answer)
