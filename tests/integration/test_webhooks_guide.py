@@ -43,7 +43,9 @@ async def test_every_block_of_the_webhooks_page_runs(
     outputs: list[str] = []
     received = ""
     agents = [planner, synthesizer, billing, technical, account]
-    async with factory.team(team, agents, on=settings), served_webhooks(settings):
+    # The receiver starts beside the request, so deliveries are repeated until the receiver listens.
+    retries = ",".join(["0.1"] * 300)
+    async with factory.team(team, agents, on=settings), served_webhooks(settings, webhook_retries=retries):
         receiver: asyncio.subprocess.Process | None = None
         for language, body in blocks_of((ROOT / "docs" / "webhooks.md").read_text()):
             if language == "python":
