@@ -118,12 +118,19 @@ async def test_a_delivery_that_fails_is_sent_again_with_the_same_id_and_body(
         Reply(500), Reply(hang=True), Reply(cut=True), Reply(302, (("location", "/other"),)),
         Reply(raw=b"SSH-2.0-server\r\n\r\n"), Reply(raw=b"HTTP/1.1 200 " + b"x" * 100_000),
     ]  # fmt: skip
-    async with receiving(*failures) as receiver, served_webhooks(settings):
+    # A slow machine can exceed the short timeout, so further attempts are allowed.
+    retries = ",".join(["0.05"] * 20)
+    async with (
+        receiving(*failures) as receiver,
+        served_webhooks(settings, webhook_timeout=0.5, webhook_retries=retries),
+    ):
         made = await add(store, receiver)
         await end(bus, subjects, 1)
         (state,) = await state_of(bus, subjects, made.endpoint.id, "delivered")
 
-    assert (state.attempts, state.code, state.error, state.next_at) == (7, 204, "", None)
+    assert (state.code, state.error, state.next_at) == (204, "", None)
+    assert state.attempts >= len(receiver.received) >= 7
+    assert not receiver.replies
     assert {(each.id, each.body, each.path) for each in receiver.received} == {
         (state.event, receiver.received[0].body, "/hook")
     }
@@ -149,15 +156,17 @@ async def test_a_delivery_whose_attempts_all_failed_is_sent_again_by_an_order(
 async def test_a_delivery_to_a_deleted_endpoint_is_not_listed_as_retrying(
     bus: JetStreamBus, subjects: Subjects, store: EndpointStore, settings: Settings
 ) -> None:
-    async with receiving(Reply(500)) as receiver, served_webhooks(settings, webhook_retries="1.2"):
+    retries = ",".join(["1.2"] * 9)  # longer than the service uses the endpoints in memory
+    async with receiving() as receiver, served_webhooks(settings, webhook_retries=retries):
+        receiver.answer = lambda received: Reply(500)
         made = await add(store, receiver)
         await end(bus, subjects, 1)
         await state_of(bus, subjects, made.endpoint.id, "retrying")
         await store.delete(made.endpoint.id)
         (dropped,) = await state_of(bus, subjects, made.endpoint.id, "disabled")
 
-    assert (dropped.error, dropped.attempts, dropped.next_at) == ("the endpoint was deleted", 1, None)
-    assert len(receiver.received) == 1
+    assert (dropped.error, dropped.next_at) == ("the endpoint was deleted", None)
+    assert dropped.attempts == len(receiver.received) < 10
 
 
 async def test_an_endpoint_that_answers_410_receives_nothing_until_it_is_enabled(
@@ -193,7 +202,7 @@ async def test_retry_after_delays_all_deliveries_to_an_overloaded_endpoint(
     async with receiving(Reply(429, (("retry-after", "1"),))) as receiver, served_webhooks(settings):
         made = await add(store, receiver)
         await end(bus, subjects, 1)
-        await until(lambda: receiver.received, seconds=WAIT_S)
+        await until(lambda: list_deliveries(bus, subjects, endpoint=made.endpoint.id), seconds=WAIT_S)
         await end(bus, subjects, 2)
         await state_of(bus, subjects, made.endpoint.id, "delivered", "delivered")
 
@@ -281,7 +290,11 @@ async def test_a_killed_service_loses_no_event_and_changes_no_id(
 ) -> None:
     """When the process is killed, half of the deliveries hang. The events of the other half are not read yet."""
     number = 30
-    environment = {"POINTSMAN_WEBHOOK_PRIVATE_NETWORKS": "true", "POINTSMAN_WEBHOOK_TIMEOUT": "1"}
+    environment = {
+        "POINTSMAN_WEBHOOK_PRIVATE_NETWORKS": "true",
+        "POINTSMAN_WEBHOOK_TIMEOUT": "1",
+        "POINTSMAN_WEBHOOK_RETRIES": ",".join("1" * 20),
+    }
     async with receiving() as receiver, System(tmp_path, settings, **environment) as system:
         receiver.answer = lambda received: Reply(hang=int(received.event["data"]["workflow_id"][3:]) % 2 == 0)
         made = await add(store, receiver)

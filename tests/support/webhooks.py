@@ -17,7 +17,6 @@ __all__ = ["served_webhooks"]
 WAIT_S = 20.0
 _QUICK: dict[str, Any] = {
     "webhook_retries": ",".join(["0.05"] * 6),
-    "webhook_timeout": 0.5,
     "webhook_private_networks": True,
 }
 
