@@ -16,7 +16,7 @@ from random import Random
 from unittest.mock import patch
 
 from support.checker import problems
-from support.cluster import NatsCluster
+from support.cluster import NatsCluster, free_ports
 from support.crew import CREW, steps
 from support.health import ask
 from support.processes import Service, System, wait_for
@@ -60,9 +60,9 @@ async def broker_killed(folder: Path, amount: Amount, *, unsynced_handoffs: bool
     chance = Random(amount.seed)
     report = Report("broker killed" + (", handoffs not synced" if unsynced_handoffs else ""))
     store = folder / "broker"
-    broker = EmbeddedBroker(store)
+    [port] = free_ports(1)
+    broker = EmbeddedBroker(store, port=port)
     await broker.start()
-    port = int(broker.url.rpartition(":")[2])
     try:
         settings = _settings(broker.url, unsynced_handoffs=unsynced_handoffs)
         async with System(folder / "processes", settings) as system:
@@ -89,9 +89,9 @@ async def recovery_interrupted(folder: Path, amount: Amount) -> Report:
     chance = Random(amount.seed)
     report = Report("recovery interrupted")
     store = folder / "broker"
-    broker = EmbeddedBroker(store)
+    [port] = free_ports(1)
+    broker = EmbeddedBroker(store, port=port)
     await broker.start()
-    port = int(broker.url.rpartition(":")[2])
     try:
         settings = _settings(broker.url, health_port=0)
         async with System(folder / "processes", settings) as system:

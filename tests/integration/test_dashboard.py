@@ -16,6 +16,7 @@ from playwright.async_api import Browser, FilePayload, expect
 from support import factory
 from support.asgi import event_stream
 from support.browser import IN_BROWSER, page_of, served, wait_for_text
+from support.cluster import free_ports
 from support.factory import planner_of, synthesizer
 from support.proxy import Proxy
 
@@ -352,7 +353,7 @@ async def test_page_fits_a_phone_and_the_keyboard_reaches_everything(browser: Br
 async def test_stream_survives_the_broker_and_reports_the_outage(tmp_path: Path) -> None:
     crew = Crew()
     crew.go.set()
-    async with EmbeddedBroker(tmp_path) as broker:
+    async with EmbeddedBroker(tmp_path, port=free_ports(1)[0]) as broker:
         settings = Settings(url=broker.url, ack_wait=2.0, heartbeat=0.5, shutdown_grace=2.0)
         async with factory.team(TEAM, crew.agents, on=settings) as client:
             bus = await connect(settings, name="dashboard", wait=5.0)

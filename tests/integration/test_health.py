@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import structlog
+from support.cluster import free_ports
 from support.crew import CREW
 from support.health import ask
 from support.processes import Service, System, wait_for
@@ -94,9 +95,9 @@ async def test_a_port_that_is_taken_is_named() -> None:
 
 async def test_readiness_goes_with_the_broker_and_comes_back_with_it(tmp_path: Path) -> None:
     store = tmp_path / "broker"
-    broker = EmbeddedBroker(store)
+    [number] = free_ports(1)
+    broker = EmbeddedBroker(store, port=number)
     await broker.start()
-    number = int(broker.url.rpartition(":")[2])
     try:
         async with Proxy("127.0.0.1", number) as proxy:
             settings = Settings(url=proxy.url, ack_wait=1.0, heartbeat=0.5, request_timeout=2.0, health_port=0)

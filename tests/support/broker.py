@@ -17,6 +17,7 @@ from pointsman.bus.jetstream.bus import JetStreamBus, connect
 from pointsman.bus.jetstream.stream_config import stream_configs
 from pointsman.settings import Settings
 from pointsman_schemas.subjects import Subjects
+from support.cluster import free_ports
 
 __all__ = [
     "TIMEOUT_S",
@@ -91,8 +92,8 @@ async def remove_streams(settings: Settings) -> None:
 
 @pytest.fixture
 async def own_broker(tmp_path: Path) -> AsyncIterator[EmbeddedBroker]:
-    """Yield a broker that a test may stop."""
-    server = EmbeddedBroker(tmp_path / "store")
+    """Yield a broker that a test may stop. Its port is reserved, so the broker can be restarted on the port."""
+    server = EmbeddedBroker(tmp_path / "store", port=free_ports(1)[0])
     await server.start()
     yield server
     await server.stop()

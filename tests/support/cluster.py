@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextlib
 import os
 import shutil
 import socket
 import sysconfig
 from asyncio.subprocess import Process
+from collections import deque
 from pathlib import Path
 from types import TracebackType
 
@@ -21,6 +23,8 @@ __all__ = ["CONFIGURATION", "NatsCluster", "free_ports", "nats_server"]
 CONFIGURATION = Path(__file__).parents[2] / "deploy" / "nats" / "nats.conf"
 _READY = 30.0  # seconds; an election among fresh nodes takes one to five, more on a busy machine
 _STOP = 10.0  # seconds
+_MAX_KEEPERS = 200  # number of reserved ports; the oldest are free again, because the limit of open files can be 1024
+_keepers: deque[socket.socket] = deque()
 
 
 def nats_server() -> str:
@@ -32,12 +36,29 @@ def nats_server() -> str:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return free ports of 127.0.0.1. Another process may take a port before it is used."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
+    """Return free ports of 127.0.0.1, and reserve them for this process and its children.
+
+    A socket that does not listen keeps each port. While the socket is open, Linux gives the port to no process that
+    binds or connects without a number. A server that binds this number with SO_REUSEADDR may listen, and may listen
+    again after a restart. If no server listens, a connection to the port is refused.
+    """
+    ports = []
+    for _ in range(count):
+        keeper = socket.socket()
+        keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        keeper.bind(("127.0.0.1", 0))
+        _keepers.append(keeper)
+        ports.append(keeper.getsockname()[1])
+    while len(_keepers) > _MAX_KEEPERS:
+        _keepers.popleft().close()
+    return ports
+
+
+@atexit.register
+def _close_keepers() -> None:
+    """Close the sockets, because an open socket causes a warning at the exit."""
+    for keeper in _keepers:
+        keeper.close()
 
 
 class NatsCluster:

@@ -10,13 +10,14 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-import socket
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
+
+from support.cluster import free_ports
 
 __all__ = ["OtlpCollector", "ReceivedSpan", "orphans", "parse", "roots"]
 
@@ -197,7 +198,7 @@ class OtlpCollector:
         assert found is not None, "the package rotel is missing; `make venv` installs it"
         assert found.origin is not None
         binary = Path(found.origin).with_name("rotel-agent")
-        http, grpc = _free_ports()
+        http, grpc = free_ports(2)
         self._process = await asyncio.create_subprocess_exec(
             *(str(binary), "start", "--exporter", "blackhole"),
             *("--otlp-http-endpoint", f"127.0.0.1:{http}", "--otlp-grpc-endpoint", f"127.0.0.1:{grpc}"),
@@ -238,10 +239,3 @@ class OtlpCollector:
             process.kill()  # rotel has no data to save
         await asyncio.wait_for(process.wait(), 5)
         await asyncio.wait_for(reader, 5)
-
-
-def _free_ports() -> tuple[int, int]:
-    with socket.socket() as first, socket.socket() as second:
-        first.bind(("127.0.0.1", 0))
-        second.bind(("127.0.0.1", 0))
-        return first.getsockname()[1], second.getsockname()[1]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from pointsman.bus.embedded_server import EmbeddedBroker
 from pointsman.settings import Settings
+from support.cluster import free_ports
 
 __all__ = ["Store"]
 
@@ -16,11 +17,11 @@ class Store:
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._copy = folder / "store", folder / "copy"
-        self._broker = EmbeddedBroker(self._folder)
+        self._port = free_ports(1)[0]
+        self._broker = EmbeddedBroker(self._folder, port=self._port)
 
     async def start(self) -> Settings:
         await self._broker.start()
-        self._port = int(self._broker.url.rpartition(":")[2])
         return Settings(url=self._broker.url, ack_wait=1.0, heartbeat=0.5, request_timeout=2.0, shutdown_grace=0.2)
 
     async def restart(self, *, back: str | None = None, copy: bool = False) -> None:
