@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from support.place import bus, place, server
+from support.place import bus, heartbeat, place, server
 
-__all__ = ["bus", "place", "server"]
+__all__ = ["bus", "heartbeat", "place", "server"]

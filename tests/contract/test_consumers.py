@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from support.place import BrokerNamespace, depth_is, take_all, take_one, until
+from support.place import BrokerNamespace, depth_is, take_all, take_one, until, wait_for_pulls
 
 from pointsman.errors import BusUnavailableError, InvalidTokenError
 from pointsman.ports.bus import Bus
@@ -114,11 +114,7 @@ async def test_depth_shows_the_delivered_messages_and_the_waiting_processes(plac
     await take_all(consumer, 1)
     taking = asyncio.create_task(consumer.take(1))
 
-    async def waits() -> bool:
-        depth = await bus.depth("writer", "work")
-        return depth is not None and depth.pulls > 0
-
-    await until(waits)
+    await wait_for_pulls(bus, 1)
     taking.cancel()
 
     assert busy is not None
@@ -133,7 +129,8 @@ async def test_an_unsettled_message_comes_again_and_reports_it(place: BrokerName
     consumer = await bus.consumer("writer", "work", place.handoffs, ack_wait=0.5)
     await bus.publish(place.handoff(1), b"1", {})
 
-    counts = [(await take_one(consumer))[0].delivered for _ in range(3)]
+    # With more room, a request would stay open, and several deliveries could arrive between two calls.
+    counts = [(await take_one(consumer, 1))[0].delivered for _ in range(3)]
 
     assert counts == [1, 2, 3]
 
@@ -141,13 +138,13 @@ async def test_an_unsettled_message_comes_again_and_reports_it(place: BrokerName
 async def test_an_acknowledged_message_does_not_come_again(place: BrokerNamespace, bus: Bus) -> None:
     consumer = await bus.consumer("writer", "work", place.handoffs, ack_wait=0.3)
     await bus.publish(place.handoff(1), b"1", {})
-    [delivery] = await take_one(consumer)
+    [delivery] = await take_one(consumer, 1)  # no request is open, so a late acknowledgement still is in time
 
     await delivery.ack()
 
+    await until(lambda: depth_is(bus, 0, 0))
     with pytest.raises(TimeoutError):
         await take_one(consumer, wait=1.0)
-    await until(lambda: depth_is(bus, 0, 0))
 
 
 async def test_a_handed_back_message_comes_at_once_or_after_its_delay(place: BrokerNamespace, bus: Bus) -> None:
@@ -167,26 +164,40 @@ async def test_a_handed_back_message_comes_at_once_or_after_its_delay(place: Bro
 
 
 async def test_progress_keeps_a_message_from_coming_again(place: BrokerNamespace, bus: Bus) -> None:
+    """If a busy machine delays a report for too long, the message rightly comes again, and another one is tried."""
     consumer = await bus.consumer("writer", "work", place.handoffs, ack_wait=0.6)
-    await bus.publish(place.handoff(1), b"1", {})
-    [delivery] = await take_one(consumer)
-    waiting = asyncio.create_task(take_one(consumer))
+    loop = asyncio.get_running_loop()
 
-    for _ in range(6):
-        await delivery.in_progress()
-        await asyncio.wait({waiting}, timeout=0.25)
+    for number in range(5):
+        reported, longest = loop.time(), 0.0  # the start of the last report; the longest time between two reports
+        await bus.publish(place.handoff(number), b"1", {})
+        [delivery] = await take_one(consumer, 1)
+        waiting = asyncio.create_task(take_one(consumer, 1))
+        for _ in range(6):
+            began = loop.time()
+            await delivery.in_progress()
+            await bus.depth("writer", "work")  # the answer shows that the broker has the report
+            longest, reported = max(longest, loop.time() - reported), began
+            await asyncio.wait({waiting}, timeout=0.25)
+        longest = max(longest, loop.time() - reported)
+        is_early, [again] = waiting.done(), await waiting
+        await again.ack()
+        if longest < 0.55:
+            break
+        await until(lambda: depth_is(bus, 0, 0))
 
-    assert not waiting.done()
-    assert (await waiting)[0].delivered == 2  # only after the last progress report expired
+    assert longest >= 0.55 or not is_early
+    assert longest >= 0.55 or again.delivered == 2  # only after the last progress report expired
 
 
 async def test_a_terminated_message_does_not_come_again(place: BrokerNamespace, bus: Bus) -> None:
     consumer = await bus.consumer("writer", "work", place.handoffs, ack_wait=0.3)
     await bus.publish(place.handoff(1), b"1", {})
-    [delivery] = await take_one(consumer)
+    [delivery] = await take_one(consumer, 1)
 
     await delivery.term("no use")
 
+    await until(lambda: depth_is(bus, 0, 0))
     with pytest.raises(TimeoutError):
         await take_one(consumer, wait=1.0)
 
@@ -194,14 +205,15 @@ async def test_a_terminated_message_does_not_come_again(place: BrokerNamespace, 
 async def test_settling_twice_or_late_harms_nothing(place: BrokerNamespace, bus: Bus) -> None:
     consumer = await bus.consumer("writer", "work", place.handoffs, ack_wait=0.3)
     await bus.publish(place.handoff(1), b"1", {})
-    [first] = await take_one(consumer)
-    [second] = await take_one(consumer)
+    [first] = await take_one(consumer, 1)
+    [second] = await take_one(consumer, 1)
 
     await first.ack()
     await second.ack()
     await second.nak()
     await second.in_progress()
 
+    await until(lambda: depth_is(bus, 0, 0))
     with pytest.raises(TimeoutError):
         await take_one(consumer, wait=0.8)
 
@@ -218,6 +230,7 @@ async def test_processes_share_a_consumer(place: BrokerNamespace, bus: Bus) -> N
                 await delivery.ack()
 
     working = [asyncio.create_task(work(0, mine)), asyncio.create_task(work(1, theirs))]
+    await wait_for_pulls(bus, 2)
     await asyncio.gather(*(bus.publish(place.handoff(n), b"%d" % n, {}) for n in range(100)))
     await until(lambda: len(seen[0] + seen[1]) > 99)
     await until(lambda: depth_is(bus, 0, 0))
@@ -249,9 +262,7 @@ async def test_lowest_rank_gets_all_it_has_room_for(place: BrokerNamespace, bus:
     second.set_rank(1)
     left = asyncio.create_task(take_all(second, 4))
     taking = asyncio.create_task(take_all(first, 6))
-    await asyncio.sleep(0)
-    for connection in (bus, other):
-        await connection.depth("writer", "work")  # the answer shows that the broker has the subscription
+    await wait_for_pulls(bus, 2)
     for number in range(6):
         await bus.publish(place.handoff(number), b"%d" % number, {})
     taken = await taking
@@ -269,7 +280,7 @@ async def test_higher_rank_gets_everything_once_lower_ranks_leave(place: BrokerN
     second = await (await place.connect()).consumer("writer", "work", place.handoffs, ack_wait=30, ranked=True)
     second.set_rank(9)
     taking, leaving = asyncio.create_task(take_one(second)), asyncio.create_task(first.take(8))
-    await asyncio.sleep(0)
+    await wait_for_pulls(bus, 2)
 
     await first.close()
     await bus.publish(place.handoff(1), b"1", {})
@@ -340,20 +351,19 @@ async def test_withdrawn_request_leaves_messages_to_other_processes(place: Broke
     consumer = await bus.consumer("writer", "handoffs", place.handoffs, ack_wait=5.0)
     for number in range(3):
         taking = asyncio.create_task(consumer.take(1))
-        await asyncio.sleep(0.05)  # until the pull request has reached the broker
+        await wait_for_pulls(bus, 1)
         taking.cancel()
         assert await consumer.withdraw() == ()
         assert consumer.bound
 
         await bus.publish(place.handoff(number), b"", {})
-        async with asyncio.timeout(1.0):
-            (delivery,) = await other.take(1)
-        assert delivery.delivered == 1
+        (delivery,) = await take_one(other, 1)
+        assert delivery.delivered == 1  # a message that the withdrawn request took would come again after 5 s
         await delivery.ack()
 
     await other.close()
     await bus.publish(place.handoff(9), b"", {})
-    (delivery,) = await consumer.take(1)
+    (delivery,) = await take_one(consumer, 1)
     assert delivery.message.subject == place.handoff(9)
 
 

@@ -17,14 +17,14 @@ async def test_scheduled_message_arrives_unchanged_when_it_is_due(place: BrokerN
     name, target = f"{place.ns}.schedule.team.w.timer.retry", f"{place.ns}.timer.team.w.retry"
 
     assert await bus.schedule(name, at, target, b"body", {"ce-id": "a"})
-    assert await bus.last("work", target) is None
+    assert await bus.last("work", target) is None or await bus.time() >= at
     await until(lambda: bus.last("work", target))
 
     stored = await bus.last("work", target)
     assert stored is not None
     assert (stored.body, stored.headers) == (b"body", {"ce-id": "a"})
     assert stored.at >= at - timedelta(milliseconds=5)
-    assert await bus.last("work", name) is None
+    await until(lambda: _is_empty(bus, name))
 
 
 async def test_a_schedule_in_the_past_comes_at_once(place: BrokerNamespace, bus: Bus) -> None:
@@ -32,20 +32,22 @@ async def test_a_schedule_in_the_past_comes_at_once(place: BrokerNamespace, bus:
 
     await bus.schedule(f"{place.ns}.schedule.team.w.timer.late", datetime.now(UTC) - timedelta(days=2), target, b"", {})
 
-    await until(lambda: bus.last("work", target), seconds=1.5)
+    await until(lambda: bus.last("work", target))
 
 
 async def test_a_repeated_schedule_comes_once_and_not_again_after_it_came(place: BrokerNamespace, bus: Bus) -> None:
     name, target = f"{place.ns}.schedule.team.w.timer.once", f"{place.ns}.timer.team.w.once"
     at = datetime.now(UTC) + timedelta(seconds=0.4)
 
-    answers = [await bus.schedule(name, at, target, b"same", {}) for _ in range(2)]
+    first, second = [await bus.schedule(name, at, target, b"same", {}) for _ in range(2)]
+    repeated_in_time = await bus.time() < at
     await until(lambda: bus.last("work", target))
-    answers.append(await bus.schedule(name, at, target, b"same", {}))
+    last = await bus.schedule(name, at, target, b"same", {})
 
     with pytest.raises(TimeoutError):
         await until(lambda: _second(bus, target), seconds=0.5)
-    assert answers == [True, True, False]
+    assert (first, last) == (True, False)
+    assert second or not repeated_in_time
 
 
 async def test_a_schedule_that_is_repeated_while_it_fires_comes_once(place: BrokerNamespace, bus: Bus) -> None:
@@ -67,12 +69,16 @@ async def _second(bus: Bus, target: str, *, of: int = 1) -> bool:
 
 
 async def test_message_in_place_of_a_schedule_ends_the_schedule(place: BrokerNamespace, bus: Bus) -> None:
-    name, target = f"{place.ns}.schedule.team.w.handoff.gone", place.handoff(2)
     consumer = await bus.consumer("writer", "work", place.handoffs, ack_wait=30)
     await bus.publish(place.handoff(1), b"1", {})
-    await bus.schedule(name, datetime.now(UTC) + timedelta(seconds=0.2), target, b"2", {})
+    for number in range(100, 110):  # on a busy machine, a message can be due before its schedule is replaced
+        name, target = f"{place.ns}.schedule.team.w.timer.{number}", f"{place.ns}.timer.team.w.{number}"
+        at = datetime.now(UTC) + timedelta(seconds=0.2)
+        await bus.schedule(name, at, target, b"2", {})
+        await bus.replace(name, b"", {}, ttl=1)
+        if await bus.time() < at:
+            break
 
-    await bus.replace(name, b"", {}, ttl=1)
     await bus.replace(f"{place.ns}.schedule.team.w.handoff.none", b"", {}, ttl=1)
     await bus.replace(place.handoff(1), b"cancelled", {})
     await bus.publish(place.handoff(3), b"3", {})
@@ -80,7 +86,7 @@ async def test_message_in_place_of_a_schedule_ends_the_schedule(place: BrokerNam
     assert [each.message.body for each in await take_all(consumer, 2)] == [b"cancelled", b"3"]
     with pytest.raises(TimeoutError):
         await until(lambda: bus.last("work", target), seconds=0.6)
-    await until(lambda: _is_empty(bus, f"{place.ns}.schedule.>"), seconds=5)
+    await until(lambda: _is_empty(bus, f"{place.ns}.schedule.>"))
 
 
 async def _is_empty(bus: Bus, subject: str) -> bool:

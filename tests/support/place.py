@@ -24,15 +24,17 @@ __all__ = [
     "BrokerNamespace",
     "bus",
     "depth_is",
+    "heartbeat",
     "place",
     "server",
     "take_all",
     "take_one",
     "until",
+    "wait_for_pulls",
 ]
 
-HEARTBEAT_S = 1 / 3  # seconds; a consumer is removed after three, and 1 s is the shortest time that a broker accepts
-TIMEOUT_S = 5.0  # seconds to wait for an expected event, enough for a busy machine
+HEARTBEAT_S = 1 / 3  # seconds; a card expires after three, and 1 s is the shortest time that a broker accepts
+TIMEOUT_S = 10.0  # seconds to wait for an expected event, enough for a busy machine
 
 
 @dataclass
@@ -63,18 +65,24 @@ def server(request: pytest.FixtureRequest) -> EmbeddedBroker | None:
 
 
 @pytest.fixture
+def heartbeat() -> float:
+    """Return the seconds between the announcements of a card. Cards of most tests must not expire on a busy machine."""
+    return 5.0
+
+
+@pytest.fixture
 async def place(
-    server: EmbeddedBroker | None, namespace: str, request: pytest.FixtureRequest
+    server: EmbeddedBroker | None, namespace: str, heartbeat: float, request: pytest.FixtureRequest
 ) -> AsyncIterator[BrokerNamespace]:
     leader_reads = "jetstream-bound" not in request.node.name
     async with AsyncExitStack() as stack:
         if server is None:
-            memory = MemoryBroker(namespace, heartbeat=HEARTBEAT_S)
+            memory = MemoryBroker(namespace, heartbeat=heartbeat)
 
             async def open_one() -> Bus:
                 return memory.connect()
         else:
-            settings = Settings(url=server.url, namespace=namespace, heartbeat=HEARTBEAT_S, request_timeout=TIMEOUT_S)
+            settings = Settings(url=server.url, namespace=namespace, heartbeat=heartbeat, request_timeout=TIMEOUT_S)
 
             async def open_one() -> Bus:
                 bus = await connect(settings, name="contract", wait=TIMEOUT_S, leader_reads=leader_reads)
@@ -106,6 +114,16 @@ async def take_all(consumer: object, number: int) -> list[Delivery]:
     while len(taken) < number:
         taken += await take_one(consumer, number - len(taken))
     return taken
+
+
+async def wait_for_pulls(bus: Bus, number: int) -> None:
+    """Return when the broker has `number` requests for messages of the consumer `writer`."""
+
+    async def requested() -> bool:
+        depth = await bus.depth("writer", "work")
+        return depth is not None and depth.pulls == number
+
+    await until(requested)
 
 
 async def depth_is(bus: Bus, pending: int, in_flight: int) -> bool:
