@@ -12,11 +12,12 @@ import pytest
 from support import factory
 from support.factory import FAST
 from support.handoffs import SupervisorDouble
-from support.waiting import until
+from support.waiting import in_time, until
 
 from pointsman.authoring.agent import Agent, agent
 from pointsman.authoring.context import Context
 from pointsman.bus.memory.bus import MemoryBus
+from pointsman.engine.worker import attempt
 from pointsman.engine.worker.engine import Worker
 from pointsman.errors import ConfigurationError
 from pointsman.settings import Settings
@@ -125,8 +126,12 @@ async def test_blocking_handler_keeps_its_message_on_its_own_loop() -> None:
 
 @pytest.mark.parametrize("own_loop", [False, True])
 @pytest.mark.parametrize("swallows", [False, True])
-async def test_the_hard_deadline_ends_an_attempt_and_frees_its_slot(own_loop: bool, swallows: bool) -> None:
-    desk = SupervisorDouble(MemoryBus())
+async def test_the_hard_deadline_ends_an_attempt_and_frees_its_slot(
+    own_loop: bool, swallows: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attempt, "CANCEL_GRACE_S", 0.2)
+    clock = VirtualClock()
+    desk = SupervisorDouble(MemoryBus(clock=clock), clock=clock)
     release = threading.Event()
     contexts: list[Context] = []
 
@@ -143,8 +148,10 @@ async def test_the_hard_deadline_ends_an_attempt_and_frees_its_slot(own_loop: bo
                     raise
         return text
 
-    async with factory.running(factory.worker(desk.bus, hung, own_loop=own_loop)):
-        result = await desk.result(await desk.publish_handoff("hung", "hang"))
+    async with factory.running(factory.worker(desk.bus, hung, clock=clock, own_loop=own_loop), clock=clock):
+        hanging = await desk.publish_handoff("hung", "hang")
+        await until(lambda: contexts)
+        result = await in_time(clock, desk.result(hanging))
         after = await desk.result(await desk.publish_handoff("hung", "fine", task="T2"))
         release.set()
 
@@ -156,19 +163,27 @@ async def test_the_hard_deadline_ends_an_attempt_and_frees_its_slot(own_loop: bo
 
 @pytest.mark.parametrize("own_loop", [False, True])
 @pytest.mark.parametrize("blocking", [False, True])
-async def test_a_handler_that_could_not_be_stopped_is_reported_as_running(own_loop: bool, blocking: bool) -> None:
-    desk = SupervisorDouble(MemoryBus())
-    release = threading.Event()
+async def test_a_handler_that_could_not_be_stopped_is_reported_as_running(
+    own_loop: bool, blocking: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attempt, "CANCEL_GRACE_S", 10.0)  # the other thread is slow on a busy machine
+    clock = VirtualClock()
+    desk = SupervisorDouble(MemoryBus(clock=clock), clock=clock)
+    started, release = threading.Event(), threading.Event()
 
     async def patient() -> None:
+        started.set()
         await asyncio.sleep(3600)
 
     def stubborn() -> None:
-        release.wait(10)
+        started.set()
+        release.wait(20)
 
     subject: Agent = agent(name="long", description="d", timeout=0.1)(stubborn if blocking else patient)
-    async with factory.running(factory.worker(desk.bus, subject, own_loop=own_loop)):
-        result = await desk.result(await desk.publish_handoff("long"))
+    async with factory.running(factory.worker(desk.bus, subject, clock=clock, own_loop=own_loop), clock=clock):
+        handoff = await desk.publish_handoff("long")
+        await until(started.is_set)
+        result = await in_time(clock, desk.result(handoff))
         release.set()
 
     assert result.error is not None
@@ -176,17 +191,21 @@ async def test_a_handler_that_could_not_be_stopped_is_reported_as_running(own_lo
     assert result.error.message.endswith(end)
 
 
-async def test_blocking_async_handler_is_named_in_the_error() -> None:
-    desk = SupervisorDouble(MemoryBus())
-    release = threading.Event()
+async def test_blocking_async_handler_is_named_in_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attempt, "CANCEL_GRACE_S", 0.2)
+    clock = VirtualClock()
+    desk = SupervisorDouble(MemoryBus(clock=clock), clock=clock)
+    started, release = threading.Event(), threading.Event()
 
     async def blocking() -> None:
-        release.wait(10)
+        started.set()
+        release.wait(20)
 
-    async with factory.running(
-        factory.worker(desk.bus, agent(name="long", description="d", timeout=0.1)(blocking), own_loop=True)
-    ):
-        result = await desk.result(await desk.publish_handoff("long"))
+    subject = agent(name="long", description="d", timeout=0.1)(blocking)
+    async with factory.running(factory.worker(desk.bus, subject, clock=clock, own_loop=True), clock=clock):
+        handoff = await desk.publish_handoff("long")
+        await until(started.is_set)
+        result = await in_time(clock, desk.result(handoff))
         release.set()
 
     assert result.error is not None
@@ -199,29 +218,38 @@ async def test_blocking_async_handler_is_named_in_the_error() -> None:
 
 @pytest.mark.parametrize("own_loop", [False, True])
 @pytest.mark.parametrize("blocking", [False, True])
-async def test_handler_that_ignores_its_stop_is_counted_until_it_ends(own_loop: bool, blocking: bool) -> None:
-    bus = MemoryBus()
-    desk, release = SupervisorDouble(bus), threading.Event()
+async def test_handler_that_ignores_its_stop_is_counted_until_it_ends(
+    own_loop: bool, blocking: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attempt, "CANCEL_GRACE_S", 0.2)
+    clock = VirtualClock()
+    bus = MemoryBus(clock=clock)
+    desk, release = SupervisorDouble(bus, clock=clock), threading.Event()
+    started = threading.Semaphore(0)
 
     async def swallowing() -> None:
+        started.release()
         while not release.is_set():
             with suppress(asyncio.CancelledError):
                 await asyncio.sleep(0.01)
 
     def stubborn() -> None:
-        release.wait(10)
+        started.release()
+        release.wait(20)
 
     async def counted(amount: int) -> bool:
         [card], [service] = await bus.registry.cards(), bus.broker.services
         return card.orphaned_handlers == service.orphaned_handlers() == amount
 
     subject: Agent = agent(name="long", description="d", timeout=0.1)(stubborn if blocking else swallowing)
-    async with factory.running(factory.worker(bus, subject, own_loop=own_loop)):
+    async with factory.running(factory.worker(bus, subject, clock=clock, own_loop=own_loop), clock=clock):
         for task in ("T1", "T2"):
-            await desk.result(await desk.publish_handoff("long", task=task))
-        await until(lambda: counted(2))
+            handoff = await desk.publish_handoff("long", task=task)
+            await until(lambda: started.acquire(blocking=False))
+            await in_time(clock, desk.result(handoff))
+        await in_time(clock, until(lambda: counted(2)))
         release.set()
-        await until(lambda: counted(0))
+        await in_time(clock, until(lambda: counted(0)))
 
 
 @pytest.mark.parametrize(("timeout", "deadline"), [(100, 30), (30, 100)])

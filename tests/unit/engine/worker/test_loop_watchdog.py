@@ -35,7 +35,33 @@ SETTINGS = Settings(ack_wait=5.0, heartbeat=1.0, shutdown_grace=1.0, loop_block_
 Lines = list[dict[str, Any]]
 
 
+looks: list[str | None] = []
+"""The results of the watchdog's looks at a blocked loop."""
+
+
+@pytest.fixture(autouse=True)
+def no_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    look_at = loop_watchdog.LoopWatchdog._report
+
+    def report(self: loop_watchdog.LoopWatchdog, seconds: float) -> str | None:
+        found = look_at(self, seconds)
+        looks.append(found)
+        return found
+
+    looks.clear()
+    monkeypatch.setattr(loop_watchdog.LoopWatchdog, "_report", report)
+
+
 def block() -> None:
+    """Block the loop until the watchdog has looked. On a busy machine, its thread can be late."""
+    before = len(looks)
+    for _ in range(10):
+        time.sleep(BLOCK)
+        if len(looks) > before:
+            break
+
+
+def doze() -> None:
     time.sleep(BLOCK)
 
 
@@ -72,7 +98,7 @@ def clerk() -> LLMAgent:
 @agent
 def plain(request: str) -> str:
     """Blocks a thread of its own."""
-    block()
+    doze()
     return "done"
 
 
@@ -110,7 +136,7 @@ async def test_blocking_code_is_named_with_its_agent_task_and_stack(
         blocking.card.name, "wf_1", "T0", 1,
     )  # fmt: skip
     assert task in (None, line["task"])
-    assert THRESHOLD <= line["seconds"] < BLOCK + THRESHOLD
+    assert THRESHOLD <= line["seconds"] < BLOCK + 5
     assert line["stack"][-1].endswith(" block: time.sleep(BLOCK)")
     assert line["where"] in line["stack"][-1]
     assert "asyncio.to_thread" in line["hint"]
@@ -133,7 +159,7 @@ async def test_the_same_code_is_logged_once_and_measured_each_time(monkeypatch: 
     blocks = [(value, about) for name, value, about in seen if name == "pointsman.event_loop.blocked"]
     assert (len(results), len(lines)) == (3, 1)
     assert [about for _, about in blocks] == [{"gen_ai.agent.name": "sleeper"}] * 3
-    assert all(BLOCK - THRESHOLD <= value < BLOCK + 5 for value, _ in blocks)
+    assert all(THRESHOLD <= value < BLOCK + 5 for value, _ in blocks)
 
 
 async def test_code_is_logged_again_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,9 +171,15 @@ async def test_code_is_logged_again_after_a_while(monkeypatch: pytest.MonkeyPatc
 
 
 async def test_the_watch_can_be_turned_off() -> None:
-    _, lines = await work(sleeper, settings=SETTINGS.model_copy(update={"loop_block_threshold": 0.0}))
+    @agent
+    async def dozer(request: str) -> str:
+        """Blocks its loop."""
+        doze()
+        return "done"
 
-    assert lines == []
+    _, lines = await work(dozer, settings=SETTINGS.model_copy(update={"loop_block_threshold": 0.0}))
+
+    assert (lines, looks) == ([], [])
 
 
 @asynccontextmanager

@@ -153,8 +153,7 @@ async def test_a_running_call_occupies_its_place_until_its_release() -> None:
 
 
 async def test_call_refused_in_time_is_told_when_to_retry() -> None:
-    bus = MemoryBus()
-    limited = meters(bus, requests=6)
+    limited = meters(MemoryBus(), VirtualClock(), requests=6)
     model = ScriptedModel()
     await limited.acquire(model, 1, 10)
 
