@@ -92,7 +92,9 @@ async def test_work_in_progress_and_dead_letters_are_counted_by_agent(
             workflow = await client.submit("crew", "help")
 
             async def working() -> bool:
-                return _total(samples(started), "pointsman_queue_depth", **at_work) == 1
+                seen = samples(started)
+                active = _total(seen, "pointsman_handoffs_active", gen_ai_agent_name="slow")
+                return _total(seen, "pointsman_queue_depth", **at_work) == active == 1
 
             await until(working)
             during = samples(started)
