@@ -45,6 +45,7 @@ class Follower:
         self._bus = bus
         self._read_last = last
         self._known_at: datetime | None = None  # the broker's time of the last message, or of the first consumer
+        self._end_read = False  # True if the first consumer was closed to compare `after` with the end of the stream
         self._lost_at: datetime | None = None  # the value of `_known_at` when the stream lost messages
         self._push: PushConsumer | None = None
 
@@ -113,12 +114,15 @@ class Follower:
             answer = await self._create_with_retry(
                 push, deliver_policy="by_start_sequence", opt_start_seq=self.after + 1
             )
-            self._known_at = parse_time(answer["ts"])
-            if self.after and not push.left and not await self._has_last_message(self._known_at):
-                await push.close()  # the next consumer begins again; before the next request, its name must be free
+            known_at = parse_time(answer["ts"])
+            if self.after and not self._end_read and not push.left and not await self._has_last_message(known_at):
+                await push.close()  # before the next request, the name of this consumer must be free
                 if await self._read_end() < self.after:
                     self.after = 0
-            return self._known_at
+                self._end_read = True
+            else:
+                self._known_at = known_at
+            return known_at
         if self._lost_at is None and not await self._has_last_message(self._known_at):
             self._restart()
         if self._lost_at is not None:
@@ -140,7 +144,8 @@ class Follower:
     async def _has_last_message(self, known_at: datetime) -> bool:
         """Return True if the stream contains the last yielded message.
 
-        A wrong False causes no error, because `messages` then selects messages by their times.
+        A wrong False causes no error, because then `messages` selects messages by their times, or `_create` reads the
+        end of the stream.
         """
         try:
             newest = await self._read_last(self.stream, self.subject)

@@ -109,9 +109,10 @@ class PushConsumer:
                 break
             if tries % READER_SLOTS == 0:
                 await asyncio.sleep(_NAME_PAUSE_S)
-            taken = self._slot
-            self._name, self._slot = await names.acquire(self._stream, taken + 1)
+            # Release the name before the next one is acquired: if all names are used, the next one is the same name.
+            taken, self._slot = self._slot, -1
             names.release(self._stream, taken)
+            self._name, self._slot = await names.acquire(self._stream, taken + 1)
         if not error_code(answer):
             self._created = True
             self.left = max(self.left, 0 if self._deliveries else int(answer["num_pending"]))
