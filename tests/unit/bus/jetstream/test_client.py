@@ -33,7 +33,7 @@ class Server:
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(INFO)
-        while await reader.readline() != b"PING\r\n":
+        while await reader.readline() not in (b"PING\r\n", b""):  # empty if the client has left
             pass
         writer.write(b"PONG\r\n")
         self.greeted.set()
@@ -69,7 +69,7 @@ async def test_the_error_of_a_server_is_reported_although_the_server_resets_the_
 
     async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(INFO)
-        while await reader.readline() != b"PING\r\n":
+        while await reader.readline() not in (b"PING\r\n", b""):  # empty if the client has left
             pass
         linger = struct.pack("ii", 1, 0)  # the close resets the connection
         writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
@@ -78,8 +78,13 @@ async def test_the_error_of_a_server_is_reported_although_the_server_resets_the_
 
     async with await asyncio.start_server(refuse, "127.0.0.1", 0) as listening:
         port = listening.sockets[0].getsockname()[1]
-        with pytest.raises(BusUnavailableError, match="maximum connections exceeded"):
-            await connect(Settings(url=f"nats://127.0.0.1:{port}"), name="test", wait=0.3)
+        for wait in (0.3, 3.0, 10.0):  # seconds; a busy machine may need more than the first
+            with pytest.raises(BusUnavailableError) as caught:
+                await connect(Settings(url=f"nats://127.0.0.1:{port}"), name="test", wait=wait)
+            if "maximum connections exceeded" in str(caught.value):
+                break
+
+    assert "maximum connections exceeded" in str(caught.value)
 
 
 async def test_a_cancelled_wait_for_the_end_of_a_connection_does_not_cancel_another() -> None:
