@@ -41,7 +41,7 @@ async def test_a_redelivered_handoff_with_a_result_is_not_run_again() -> None:
         return runs
 
     handoff = await desk.publish_handoff("once")
-    other = await desk.bus.consumer("agent-once", "work", desk.subjects.agent_handoffs("once"), ack_wait=0.3)
+    other = await desk.bus.consumer("agent-once", "work", desk.subjects.agent_handoffs("once"), ack_wait=30)
     (taken,) = await other.take(1)
     async with factory.running(factory.worker(desk.bus, once)):
         again = await desk.publish_handoff("once", task="T2")

@@ -253,7 +253,7 @@ async def test_a_call_that_is_cancelled_during_its_reservation_releases_it() -> 
                 await asyncio.Event().wait()
             return sequence
 
-    limited = meters(Slow(broker=broker), concurrency=1, tokens=100)
+    limited = meters(Slow(broker=broker), VirtualClock(), concurrency=1, tokens=100)
     asking = asyncio.create_task(limited.acquire(ScriptedModel(), 30, 10))
     await stored.wait()
     assert len((await left(broker.connect())).calls) == 1
