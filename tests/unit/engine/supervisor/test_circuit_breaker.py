@@ -15,7 +15,7 @@ from support import factory
 from support.core import WorkflowDriver, failure, judged_stage, task
 from support.factory import echo
 from support.prometheus import exposing, samples
-from support.waiting import until
+from support.waiting import in_time, until
 
 from pointsman.authoring.agent import Agent, agent
 from pointsman.bus.memory.bus import MemoryBroker, MemoryBus
@@ -80,9 +80,10 @@ def crew(
     return factory.team(team, agents, settings=settings, **more)
 
 
-async def fail_at(client: Client, times: int) -> None:
+async def fail_at(client: Client, times: int, clock: VirtualClock | None = None) -> None:
     for _ in range(times):
-        assert (await (await client.submit("crew", "work")).outcome(10)).status == "failed"
+        ending = (await client.submit("crew", "work")).outcome(10)
+        assert (await (in_time(clock, ending) if clock else ending)).status == "failed"
 
 
 async def opened(client: Client) -> None:
@@ -115,8 +116,9 @@ async def test_commit_without_an_answer_counts() -> None:
 
 async def test_failing_agent_gets_no_work_then_a_probe_then_work() -> None:
     patient, never = Patient(), Settings(ack_wait=2, circuit_failures=3, circuit_open=1.0)
-    async with crew(patient.agent(), settings=never) as client:
-        await fail_at(client, 3)
+    clock = VirtualClock()  # no time passes between the opening and the last held task
+    async with crew(patient.agent(), settings=never, clock=clock) as client:
+        await fail_at(client, 3, clock)
         await opened(client)
         held = [await client.submit("crew", "work") for _ in range(5)]
 
@@ -129,12 +131,12 @@ async def test_failing_agent_gets_no_work_then_a_probe_then_work() -> None:
         await until(all_held)
         sent_while_open = patient.calls - 3
         patient.error = None
-        outcomes = [await workflow.outcome(20) for workflow in held]
+        outcomes = [await in_time(clock, workflow.outcome(20)) for workflow in held]
 
         async def well() -> bool:
             return not await client.operations.circuits()
 
-        await until(well)
+        await in_time(clock, until(well))
 
     assert sent_while_open == 0
     assert {outcome.status for outcome in outcomes} == {"completed"}, "held tasks must not use up attempts"
@@ -435,7 +437,6 @@ async def test_change_of_one_circuit_reports_no_dead_agent() -> None:
 
 async def test_one_of_two_claims_is_granted_and_stays_granted() -> None:
     broker = MemoryBroker()
-    now = datetime.now(UTC)
 
     def shared() -> CircuitBreaker:
         return CircuitBreaker(broker.connect(), Subjects(), SystemClock(), failures=1, seconds=0.5)
@@ -443,6 +444,7 @@ async def test_one_of_two_claims_is_granted_and_stays_granted() -> None:
     first, second = shared(), shared()
     await first._update(lambda known: first._open(known, "worker"))
     await second.load()
+    now = datetime.now(UTC)
     later = now + timedelta(seconds=1)  # in the future, like the time of a timer that fires early by this clock
     claims = [{"worker": Probe(f"wf_{n}/t1/1", now + timedelta(seconds=60))} for n in (1, 2)]
 

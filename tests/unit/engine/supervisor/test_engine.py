@@ -14,7 +14,7 @@ import structlog
 from structlog.testing import capture_logs
 from support import factory
 from support.factory import CREW, ONE_TASK, SETTINGS, echo, planner_of, synthesizer
-from support.waiting import until
+from support.waiting import in_time, until
 
 from pointsman.authoring.agent import Agent, agent
 from pointsman.bus.memory.bus import MemoryBroker, MemoryBus
@@ -35,6 +35,7 @@ from pointsman.engine.supervisor.ownership import Ownership
 from pointsman.errors import BusUnavailableError, NotFoundError, OversizeEventError
 from pointsman.ports.bus import StoredMessage
 from pointsman.settings import Settings
+from pointsman.testing.clock import VirtualClock
 from pointsman_schemas.card import AgentCard, Role
 from pointsman_schemas.envelope import Envelope, encode
 from pointsman_schemas.events import Control, DeadLetter, Outcome
@@ -108,11 +109,14 @@ async def test_supervisors_share_no_workflow_and_spread_work_only_under_load(
         return await commit(self, head, workflow, *more)
 
     monkeypatch.setattr(WorkflowLog, "commit", noted)
-    # A supervisor counts as dead after three heartbeats.
-    async with crew(Settings(ack_wait=30, heartbeat=0.5), 3) as client:
+    # No time passes while the workflows run: a supervisor forgets after two heartbeats that the work is shared.
+    clock = VirtualClock()
+    async with crew(Settings(ack_wait=30, heartbeat=0.5), 3, clock=clock) as client:
         await until(lambda: _alive(client.bus, 6))
-        await until(lambda: sum(engine._ownership.priority for engine in client.supervisors) == 0 + 1 + 2)
-        await until(lambda: any(engine._ownership.balanced for engine in client.supervisors) is pressed)
+        await in_time(
+            clock, until(lambda: sum(engine._ownership.priority for engine in client.supervisors) == 0 + 1 + 2)
+        )
+        await in_time(clock, until(lambda: any(engine._ownership.balanced for engine in client.supervisors) is pressed))
         statuses = {(await (await client.submit("crew", f"hello {n}")).outcome(20)).status for n in range(20)}
 
     assert statuses == {"completed"}
