@@ -206,7 +206,7 @@ async def team(
         async def connection(name: str) -> Bus:
             if on is None:
                 return bus(broker=shared) if name == "supervisor" else shared.connect()
-            connected = await connect(on, name=name, wait=5.0)
+            connected = await connect(on, name=name, wait=30.0)
             stack.push_async_callback(connected.close)
             await connected.set_up()
             return connected

@@ -6,7 +6,9 @@ import asyncio
 from typing import Any
 
 import pytest
+from support import factory
 from support.contexts import new_context
+from support.waiting import in_time, until
 
 from pointsman.authoring.context import Context
 from pointsman.authoring.llm_agent import LLMAgent
@@ -16,7 +18,7 @@ from pointsman.errors import ModelError, TaskError
 from pointsman.llm.output_budget import estimate_input_tokens
 from pointsman.llm.prices import PRICES
 from pointsman.ports.model import Model, ModelReply, ModelRequest, ToolCall
-from pointsman.testing import run_team
+from pointsman.testing.clock import VirtualClock
 from pointsman.testing.models import Script, ScriptedModel, text_reply
 from pointsman_schemas.events import Budget, ErrorKind, Usage
 from pointsman_schemas.team import Pipeline, RetryPolicy, Stage, Team
@@ -107,10 +109,13 @@ async def test_broken_call_of_the_offline_model_uses_no_tokens() -> None:
 
 
 async def test_cancelled_attempt_has_its_usage_in_the_outcome() -> None:
-    model = Slow()
+    model, clock = Slow(), VirtualClock()
     team = Team(name="t", strategy=Pipeline(stages=(Stage(agent="teller"),)), retry=RetryPolicy(attempts=1))
 
-    outcome = await run_team(team, [teller(model, timeout=0.3)], "a story")
+    async with factory.team(team, [teller(model, timeout=10)], clock=clock) as client:
+        workflow = await client.submit("t", "a story")
+        await until(lambda: model.requests)  # the model has said its text, too
+        outcome = await in_time(clock, workflow.outcome(20))
 
     assert "no result within" in outcome.reason
     taken = estimate_input_tokens(model.requests[0])

@@ -176,11 +176,11 @@ async def test_a_person_is_asked_for_the_arguments_as_they_are(server: FakeMcpSe
 
 
 async def test_the_start_of_a_server_is_not_a_call_s_time(server: FakeMcpServer) -> None:
-    calc = source(server, timeout=0.05)
+    calc = source(server, timeout=0.4)
     (add,) = await calc.tools()
     await calc.close()
     server.opening = asyncio.Event()
-    asyncio.get_running_loop().call_later(0.1, server.opening.set)
+    asyncio.get_running_loop().call_later(0.5, server.opening.set)
 
     result = await add.call("{}", Context.for_test())
     await calc.close()

@@ -87,15 +87,15 @@ async def test_hosts_with_slow_name_servers_delay_no_other_host(monkeypatch: pyt
 
     def resolve(host: str, port: int, **others: Any) -> list[Any]:
         if host == "slow.example":
-            answering.wait(10)
+            answering.wait(20)
         raise OSError("no such host")
 
     monkeypatch.setattr(socket, "getaddrinfo", resolve)
-    sender = Sender(timeout=5)
+    sender = Sender(timeout=30)
     slow = [asyncio.create_task(sender.post("https://slow.example/", b"{}", {})) for _ in range(40)]
     await asyncio.sleep(0)  # all 40 requests query the name server
     with pytest.raises(SendError, match="no such host"):
-        await Sender(timeout=2).post("https://quick.example/", b"{}", {})
+        await Sender(timeout=10).post("https://quick.example/", b"{}", {})
     answering.set()
 
     assert {type(each) for each in await asyncio.gather(*slow, return_exceptions=True)} == {SendError}
