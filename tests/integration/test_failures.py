@@ -112,9 +112,12 @@ BAD_RESULTS = {
 
 
 @pytest.mark.parametrize("name", BAD_RESULTS)
-async def test_a_result_that_cannot_be_processed_fails_its_task_and_is_kept(system: System, name: str) -> None:
+async def test_a_result_that_cannot_be_processed_fails_its_task_and_is_kept(
+    system: System, name: str, tmp_path: Path
+) -> None:
     bad, bus, subjects = BAD_RESULTS[name], system.client.bus, system.client.subjects
-    workflow = await system.client.submit("crew", steps("t1", seconds=3))
+    released = tmp_path / "released"  # the worker stores its own result after the bad result
+    workflow = await system.client.submit("crew", steps("t1", after=str(released)))
     now = datetime.now(UTC)
     other = Result(workflow_id="wf_other", task_id="t1", attempt=1, agent="worker", status="succeeded", started_at=now,
                    ended_at=now)  # fmt: skip
@@ -124,6 +127,7 @@ async def test_a_result_that_cannot_be_processed_fails_its_task_and_is_kept(syst
     headers = headers_of(name, bad.event_type)
     await bus.publish(place, body, headers, expect=0)
     outcome = await workflow.outcome(20)
+    released.touch()
     kept = {letter.origin: letter for letter in await letters_of(system, workflow.id, count=2)}
 
     assert outcome.status == "failed"
