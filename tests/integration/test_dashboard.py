@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from playwright.async_api import Browser, FilePayload, expect
+from playwright.async_api import Browser, FilePayload, Route, expect
 from support import factory
 from support.asgi import event_stream
 from support.browser import IN_BROWSER, page_of, served, wait_for_text
@@ -171,12 +171,20 @@ async def test_slow_request_says_so_and_is_sent_once_however_often_it_is_pressed
         send = page.get_by_role("dialog").get_by_role("button", name=re.compile("^Send"))
         posted: list[str] = []
         page.on("request", lambda request: posted.append(request.method) if request.method == "POST" else None)
+        pressed = asyncio.Event()
+
+        async def hold(route: Route) -> None:
+            await pressed.wait()
+            await route.continue_()
+
+        await page.route("**/api/requests", hold, times=1)
         proxy.black_hole(upward=False)  # the broker stores the request, but its answer does not arrive
         await send.press("Enter")
         await expect(send).to_have_text("Sending")
         await page.keyboard.press("Enter")
         await page.get_by_label("Request", exact=True).press("Control+Enter")
         await send.focus()
+        pressed.set()
         await expect(page.get_by_role("alert")).to_contain_text("Send again: the request is not duplicated.")
         await expect(send).to_have_text("Send")
         await expect(send).to_be_focused()
