@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import nats
 import pytest
 import pytest_asyncio
 from pydantic import JsonValue
@@ -22,6 +23,7 @@ from support.lines import documents_of
 from support.processes import System, wait_for
 
 from pointsman.bus.embedded_server import EmbeddedBroker
+from pointsman.engine.process.consumers import consumer_name
 from pointsman.settings import Settings
 from pointsman_schemas.envelope import Envelope, encode
 from pointsman_schemas.events import DeadLetter, Handoff, Result
@@ -167,8 +169,21 @@ async def worker(task: str) -> str:
 """
 
 
+async def end_delivery(system: System, broker: EmbeddedBroker, workflow: str, number: int) -> None:
+    """Return the delivery `number` of the only handoff to the broker, as the end of `ack_wait` does.
+
+    With a short `ack_wait`, a delayed worker would get the handoff again before its function runs.
+    """
+    subjects = system.client.subjects
+    stored = await system.client.bus.last("work", subjects.handoff("worker", "crew", workflow, "t1", 1))
+    assert stored is not None
+    consumer = f"{subjects.work_stream}.{consumer_name('worker')}"
+    async with await nats.connect(broker.url) as connection:
+        await connection.publish(f"$JS.ACK.{consumer}.{number}.{stored.sequence}.{number}.0.0", b"-NAK")
+
+
 async def test_task_that_kills_its_workers_fails_at_the_cap(broker: EmbeddedBroker, tmp_path: Path) -> None:
-    settings = Settings(url=broker.url, namespace=f"t{secrets.token_hex(4)}", ack_wait=0.5, max_deliveries=2)
+    settings = Settings(url=broker.url, namespace=f"t{secrets.token_hex(4)}", max_deliveries=2)
     plan: dict[str, JsonValue] = {"tasks": [{"id": "t1", "agent": "worker", "intent": "do what kills", "input": "die"}]}
     async with System(tmp_path / "fatal", settings) as system:
         roles = system.write("roles.py", "from crew import planner, synthesizer\n")
@@ -177,7 +192,9 @@ async def test_task_that_kills_its_workers_fails_at_the_cap(broker: EmbeddedBrok
         *_, first = await asyncio.gather(system.supervisor(CREW), system.worker(roles), system.worker(fatal))
         workflow = await system.client.submit("crew", plan)
         codes = [await first.ended()]
+        await end_delivery(system, broker, workflow.id, 1)
         codes.append(await (await system.start("worker", fatal)).ended())
+        await end_delivery(system, broker, workflow.id, 2)
         last = await system.start("worker", fatal)
         outcome = await workflow.outcome(20)
         (letter,) = await letters_of(system, workflow.id)
