@@ -7,7 +7,7 @@ from typing import Any
 from unittest.mock import ANY
 
 import pytest
-from playwright.async_api import Browser, Page, expect
+from playwright.async_api import Browser, Page, Route, expect
 from support import factory
 from support.browser import IN_BROWSER, page_of, served
 from support.dashboard import letter, publish
@@ -103,6 +103,9 @@ async def test_tab_passes_the_newer_pages_in_the_order_of_their_content(browser:
         ):
             await page.goto(path)
             await expect(page.get_by_text(text).first).to_be_visible()
+            if path.endswith("/t-1"):  # the name of the user and the tasks arrive in answers of their own
+                await expect(page.get_by_label("Message to crew")).to_be_focused()
+                await expect(page.get_by_text("steps done")).to_be_visible()
             if path in ("/schedules", "/webhooks"):
                 await page.locator("summary").first.click()
             found[path] = await tab_stops(page)
@@ -131,6 +134,25 @@ async def test_tab_passes_the_newer_pages_in_the_order_of_their_content(browser:
             "Status", "Endpoint",
         ],
     }  # fmt: skip
+
+
+async def test_focus_of_a_user_stays_when_the_name_of_the_user_arrives_late(browser: Browser) -> None:
+    moved = asyncio.Event()
+
+    async def hold(route: Route) -> None:
+        await moved.wait()
+        await route.continue_()
+
+    bus = MemoryBus()
+    async with served(Client(bus)) as address, page_of(browser, address) as page:
+        await page.route("**/api/me", hold)
+        await page.goto("/threads/crew/anonymous/t-1")
+        await tab_to(page, "← Conversations")
+        moved.set()
+        await expect(page.get_by_label("Message to crew")).to_be_visible()
+        here = await focused(page)
+
+    assert here == ("← Conversations", "A", True)
 
 
 async def test_focus_moves_to_the_next_dead_letter_after_a_keyboard_action(

@@ -74,7 +74,7 @@ export function chatPage(main, path) {
     mine = Boolean(user) && user.caller === caller;
     foreign.hidden = mine;
     next.element.hidden = !mine || !gone.hidden;
-    if (mine) next.focus();
+    if (mine && [document.body, main].includes(document.activeElement)) next.focus(); // the user may have moved the focus
   });
   const tick = setInterval(() => { for (const turn of turns.values()) turn.tick(); }, 1000);
   return () => clearInterval(tick);
