@@ -49,13 +49,14 @@ async def test_an_operator_manages_endpoints_and_deliveries(client: httpx2.Async
         path = f"/v1/webhooks/{made['id']}"
         await client.post("/v1/workflows", json={"team": "crew", "input": steps("a")}, headers={"prefer": "wait=30"})
 
-        async def disabled() -> bool:
-            return bool((await client.get(path)).json()["disabled_reason"] == "the endpoint answered 410 Gone")
+        async def undelivered() -> list[dict[str, str]]:
+            found = await client.get(f"{path}/deliveries", params={"status": "disabled"})
+            return list(found.json()["deliveries"])
 
-        await until(disabled, seconds=30)
+        (missed,) = await until(undelivered, seconds=30)  # stored after the endpoint is disabled
+        disabled = (await client.get(path)).json()
         enabled = (await client.post(f"{path}/enable")).json()
         rotated = (await client.post(f"{path}/rotate", json={"overlap_hours": 0})).json()
-        (missed,) = (await client.get(f"{path}/deliveries", params={"status": "disabled"})).json()["deliveries"]
         again = await client.post(f"{path}/deliveries/{missed['event']}/resend")
 
         async def delivered() -> bool:
@@ -71,6 +72,7 @@ async def test_an_operator_manages_endpoints_and_deliveries(client: httpx2.Async
     first, second = receiver.received
     assert first.verify(made["secret"])["data"]["answer"] == "a"
     assert second.verify(rotated["secret"])["id"] == missed["event"]
+    assert disabled["disabled_reason"] == "the endpoint answered 410 Gone"
     assert enabled["disabled_at"] is None
     assert again.status_code == 202
     assert [each["id"] for each in listed] == [made["id"]]
