@@ -52,6 +52,25 @@ async def crew(settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPat
         yield running
 
 
+async def begun(client: httpx2.AsyncClient, path: str) -> None:
+    """Wait until a supervisor has admitted the request of a workflow."""
+
+    async def admitted() -> bool:
+        return bool((await client.get(path)).json()["status"] != "queued")
+
+    await until(admitted, seconds=30)
+
+
+async def open_questions(client: httpx2.AsyncClient, **query: str) -> list[dict[str, Any]]:
+    """Wait until questions are listed. A workflow names a question before the question is stored."""
+
+    async def listed() -> list[dict[str, Any]]:
+        return list((await client.get("/v1/questions", params=query)).json()["questions"])
+
+    found: list[dict[str, Any]] = await until(listed, seconds=30)
+    return found
+
+
 async def test_a_request_is_accepted_with_its_location_and_the_answer_is_read_there(client: httpx2.AsyncClient) -> None:
     created = await client.post("/v1/workflows", json={"team": "crew", "input": steps("a", "b"), "correlation_id": "c"})
     path = created.headers["location"]
@@ -87,6 +106,7 @@ async def test_a_request_under_one_idempotency_key_is_one_workflow(client: httpx
     body = {"team": "crew", "input": steps("a")}
     key = {"idempotency-key": "order-7"}
     first, again = [await client.post("/v1/workflows", json=body, headers=key) for _ in range(2)]
+    await begun(client, first.headers["location"])  # before, the gateway cannot compare the requests
     other = await client.post("/v1/workflows", json={**body, "input": steps("b")}, headers=key)
 
     assert again.json()["id"] == first.json()["id"]
@@ -182,6 +202,7 @@ async def test_a_message_is_recorded_once_under_its_key_and_refused_after_the_en
 ) -> None:
     body = {"team": "crew", "input": steps("a", after=str(tmp_path / "open"))}
     path = (await client.post("/v1/workflows", json=body)).headers["location"]
+    await begun(client, path)  # before, a message has no number yet
     key = {"idempotency-key": "order 17"}
     told = [await client.post(f"{path}/messages", json={"text": "hurry"}, headers=key) for _ in range(2)]
     empty = await client.post(f"{path}/messages", json={"text": " "})
@@ -224,7 +245,7 @@ async def test_a_plan_waits_for_an_approval_that_is_given_over_http(client: http
 
     (question,) = await until(waiting, seconds=30)
     workflow = path.rpartition("/")[2]
-    (listed,) = (await client.get("/v1/questions", params={"workflow_id": workflow})).json()["questions"]
+    (listed,) = await open_questions(client, workflow_id=workflow)
     answered = await client.post(f"/v1/questions/{question}/approve", json={})
     late = await client.post(f"/v1/questions/{question}/reject", json={"reason": "no"})
     events = await events_of(client, workflow)
@@ -279,7 +300,7 @@ async def test_an_agent_is_given_the_information_that_it_asks_for(settings: Sett
             return list((await client.get(path)).json()["questions"])
 
         (question,) = await until(waiting, seconds=30)
-        (listed,) = (await client.get("/v1/questions")).json()["questions"]
+        (listed,) = await open_questions(client)
         wrong = await client.post(f"/v1/questions/{question}/answer", json={"answer": 7})
         answered = await client.post(f"/v1/questions/{question}/answer", json={"answer": "red"})
 
@@ -300,9 +321,13 @@ async def test_agents_and_teams_are_listed_with_their_schemas(client: httpx2.Asy
         found = (await client.get(f"/v1/{path}")).json()[path]
         return found if [each["name"] for each in found] == names else None
 
+    async def crew() -> httpx2.Response | None:
+        found = await client.get("/v1/teams/crew")
+        return found if found.status_code == 200 else None
+
     agents = await until(lambda: live("agents", ["planner", "synthesizer", "worker"]), seconds=30)
     teams = await until(lambda: live("teams", ["asking", "crew"]), seconds=30)
-    one = await client.get("/v1/teams/crew")
+    one = await until(crew, seconds=30)
 
     assert agents[2]["input_schema"]["properties"]["say"] == {"title": "Say"}
     assert [each["name"] for each in teams] == ["asking", "crew"]
