@@ -39,6 +39,7 @@ from support.a2a_teams import AGENTS, TEAMS
 from support.broker import remove_streams
 from support.factory import RunningTeam
 from support.gateway import http_client, served_gateway
+from support.waiting import until
 
 from pointsman.bus.embedded_server import EmbeddedBroker
 from pointsman.gateway.keys import KeyStore
@@ -106,6 +107,18 @@ def message(prefix: str, *parts: pb.Part | str, **fields: Any) -> pb.SendMessage
     return pb.SendMessageRequest(
         message=pb.Message(message_id=id, role=pb.Role.ROLE_USER, parts=given, **fields), **options
     )
+
+
+async def create_key(running: RunningTeam, address: str, caller: str, **options: Any) -> str:
+    """Create a key, and wait until the gateway knows the key."""
+    text = (await (await KeyStore.open(running.bus, running.subjects)).create(caller, **options)).text
+    async with http_client(address, text) as http:
+
+        async def known() -> bool:
+            return (await http.get("/v1/teams")).status_code == 200
+
+        await until(known, seconds=30)
+    return text
 
 
 async def send(client: Client, prefix: str, *parts: pb.Part | str, **fields: Any) -> pb.Task:
@@ -226,12 +239,15 @@ async def test_the_same_message_again_is_the_same_task(address: str, binding: st
 
 
 async def test_a_message_without_waiting_returns_the_task_at_once(address: str) -> None:
+    at_once = pb.SendMessageConfiguration(return_immediately=True)
     async with a2a_client(address) as client:
-        begun = await send(
-            client, "test-resubscribe-message-id", configuration=pb.SendMessageConfiguration(return_immediately=True)
-        )
+        begun = await send(client, "wait", configuration=at_once)
         listed = await client.list_tasks(pb.ListTasksRequest(context_id=begun.context_id))
-        at_once = pb.SendMessageConfiguration(return_immediately=True)
+
+        async def works() -> bool:
+            return (await client.get_task(pb.GetTaskRequest(id=begun.id))).status.state == WORKING
+
+        await until(works, seconds=30)  # before, the task has not recorded messages
         told = [await send(client, "", "faster", task_id=begun.id, message_id="m", configuration=at_once) for _ in "ab"]
         cancelled = await client.cancel_task(pb.CancelTaskRequest(id=begun.id))
         with pytest.raises(TaskNotCancelableError):
@@ -326,9 +342,8 @@ async def test_files_arrive_and_other_media_types_are_refused(address: str) -> N
 async def test_lists_have_pages_filters_and_only_the_tasks_of_the_caller(
     running: RunningTeam, keyed_address: str
 ) -> None:
-    store = await KeyStore.open(running.bus, running.subjects)
-    dora = await store.create("dora", teams=["kit"])
-    async with a2a_client(keyed_address, key=dora.text) as client:
+    dora = await create_key(running, keyed_address, "dora", teams=["kit"])
+    async with a2a_client(keyed_address, key=dora) as client:
         ids = [(await send(client, "echo", f"number {number}", context_id="c")).id for number in range(3)]
         waits = await send(client, "tck-input-required")
         first = await client.list_tasks(pb.ListTasksRequest(page_size=2))
@@ -368,15 +383,14 @@ async def test_a_stream_begins_with_the_task_and_ends_with_its_end(address: str,
 
 
 async def test_a_refused_request_gets_the_status_of_the_gateway(running: RunningTeam, keyed_address: str) -> None:
-    store = await KeyStore.open(running.bus, running.subjects)
-    mine = await store.create("ada", teams=["kit"], limits=CallerLimits(running=1))
-    foreign = await store.create("bob", teams=["other"])
-    third = await store.create("cay", teams=["kit"])
-    async with a2a_client(keyed_address, key=mine.text) as client:
+    mine = await create_key(running, keyed_address, "ada", teams=["kit"], limits=CallerLimits(running=1))
+    foreign = await create_key(running, keyed_address, "bob", teams=["other"])
+    third = await create_key(running, keyed_address, "cay", teams=["kit"])
+    async with a2a_client(keyed_address, key=mine) as client:
         waits = await send(client, "tck-input-required")
         with pytest.raises(A2AClientError, match="429"):
             await send(client, "echo")
-    async with a2a_client(keyed_address, key=third.text) as client:
+    async with a2a_client(keyed_address, key=third) as client:
         for call in (
             client.get_task(pb.GetTaskRequest(id=waits.id)),
             client.cancel_task(pb.CancelTaskRequest(id=waits.id)),
@@ -387,10 +401,10 @@ async def test_a_refused_request_gets_the_status_of_the_gateway(running: Running
         listed = await client.list_tasks(pb.ListTasksRequest())
     statuses: list[int] = []
     paths = ("/a2a/kit/.well-known/agent-card.json", "/a2a/kit/tasks", f"/a2a/kit/tasks/{waits.id}")
-    for key in (foreign.text, ""):
+    for key in (foreign, ""):
         async with http_client(keyed_address, key, **{"a2a-version": "1.0"}) as http:
             statuses += [(await http.get(path)).status_code for path in paths]
-    async with http_client(keyed_address, mine.text) as http:
+    async with http_client(keyed_address, mine) as http:
         card = (await http.get("/a2a/kit/.well-known/agent-card.json")).json()
 
     assert list(listed.tasks) == []

@@ -84,6 +84,8 @@ async def actor(asked: Case, context: Context) -> Any:
     if id.startswith("test-resubscribe-message-id"):
         await asyncio.sleep(2 * STREAMING_TIMEOUT_S)
         return "Hello from TCK"
+    if id.startswith("wait"):
+        await asyncio.Event().wait()  # until the task is cancelled
     if id.startswith("approve"):
         return await context.call(erase, name="the file")
     if id.startswith("history"):
