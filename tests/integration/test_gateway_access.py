@@ -139,10 +139,12 @@ async def test_a_caller_sees_its_own_workflows_only_and_an_operator_sees_all(
             for each in (ada, bob)
         ]
 
-        async def listed() -> bool:
-            return len((await operator.get("/v1/workflows")).json()["workflows"]) == 3
+        async def all_ended() -> bool:
+            """Return True when the index of the gateway has all workflows: none of them waits for admission."""
+            listed = (await operator.get("/v1/workflows")).json()["workflows"]
+            return len(listed) == 3 and all(each["ended_at"] for each in listed)
 
-        await until(listed)
+        await until(all_ended)
         seen = {
             name: {each["caller"] for each in (await client.get("/v1/workflows")).json()["workflows"]}
             for name, client in (("ada", ada), ("bob", bob), ("op", operator))

@@ -100,7 +100,14 @@ async def test_each_row_of_a_batch_is_a_request_and_has_a_result(client: httpx2.
     again = await client.post("/v1/batches", json=body, headers=key)
     other = await client.post("/v1/batches", json={**body, "concurrency": 4}, headers=key)
     rows = await results(client, path)
-    workflows = await client.get("/v1/workflows", params={"correlation_id": batch["id"], "limit": 100})
+    query = {"correlation_id": batch["id"], "limit": 100}
+
+    async def all_listed() -> set[str] | None:
+        """Return the workflows of the batch when the index of the gateway has all of them."""
+        found = {each["id"] for each in (await client.get("/v1/workflows", params=query)).json()["workflows"]}
+        return found if len(found) >= len(rows) else None
+
+    workflows = await until(all_listed, seconds=30)
 
     assert (created.status_code, created.json()["total"]) == (202, 12)
     assert (batch["status"], batch["counts"]["completed"], batch["counts"]["failed"]) == ("completed", 11, 1)
@@ -109,7 +116,7 @@ async def test_each_row_of_a_batch_is_a_request_and_has_a_result(client: httpx2.
     assert [row["answer"] for row in rows[:11]] == [f"ROW {number}" for number in range(1, 12)]
     assert (rows[11]["status"], "no voice" in rows[11]["reason"]) == ("failed", True)
     assert [row["row"] for row in await results(client, path, after=10)] == [11, 12]
-    assert {each["id"] for each in workflows.json()["workflows"]} == {row["workflow_id"] for row in rows}
+    assert workflows == {row["workflow_id"] for row in rows}
     assert (again.json()["id"], again.json()["status"]) == (batch["id"], "completed")
     assert (other.status_code, other.json()["code"]) == (409, "key_taken")
     assert (desk.most, set(desk.done.values())) == (3, {1})
@@ -181,11 +188,12 @@ async def test_a_cancelled_batch_sends_no_more_rows_and_ends_those_that_run(
     created = await client.post("/v1/batches", json={"team": "desk", "inputs": inputs, "concurrency": 5})
     path = created.headers["location"]
 
-    async def working() -> bool:
-        return desk.running == 5
+    async def working() -> Any:
+        """Return the batch when the index of the gateway has the five workflows."""
+        batch = (await client.get(path)).json()
+        return batch if batch["counts"]["running"] == desk.running == 5 else None
 
-    await until(working, seconds=30)
-    progress = (await client.get(path)).json()
+    progress = await until(working, seconds=30)
     cancelled = await client.post(f"{path}/cancel", json={})
     batch = await ended(client, path)
     again = await client.post(f"{path}/cancel", json={})
