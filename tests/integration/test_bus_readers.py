@@ -6,16 +6,20 @@ import asyncio
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from structlog.testing import capture_logs
 from support.broker import TIMEOUT_S, own_settings, wait_for_no_consumers
+from support.proxy import Proxy
 from support.waiting import until
 
 from pointsman.bus.embedded_server import EmbeddedBroker
 from pointsman.bus.jetstream.bus import JetStreamBus, connect
+from pointsman.bus.jetstream.follower import Follower
 from pointsman.bus.jetstream.reader import StreamReader
-from pointsman.errors import PermissionDeniedError
+from pointsman.errors import BusUnavailableError, PermissionDeniedError
+from pointsman.ports.bus import StoredMessage
 from pointsman.settings import Settings
 
 
@@ -161,3 +165,44 @@ async def test_a_follower_that_begins_after_a_deleted_message_repeats_no_older_m
 
 async def _has_consumers(bus: JetStreamBus, stream: str) -> bool:
     return not await wait_for_no_consumers(bus, stream)
+
+
+async def test_a_follower_loses_no_stored_message_to_a_long_outage(
+    bus: JetStreamBus, settings: Settings, namespace: str
+) -> None:
+    """The connection is lost for longer than a request may take, while older messages are still delivered."""
+    body = bytes(100_000)
+    for _ in range(100):  # more than a consumer delivers ahead
+        await bus.publish(f"{namespace}.log.team.w", body, {})
+    where = urlsplit(settings.url)
+    async with Proxy(where.hostname or "", where.port or 0) as proxy:
+        through = settings.model_copy(update={"url": proxy.url, "request_timeout": 0.2})
+        reader = await connect(through, name="reader", wait=TIMEOUT_S)
+        read_last, asked = reader._reader.last, asyncio.Event()
+
+        async def last(stream: str, subject: str) -> StoredMessage | None:
+            try:
+                return await read_last(stream, subject)
+            except BusUnavailableError:
+                asked.set()
+                raise
+
+        following = Follower(reader, f"{namespace.upper()}_LOG", f"{namespace}.log.*.*", 0, last).messages()
+        read = [(await anext(following)).sequence]
+        proxy.cut()
+        await until(lambda: not reader.connected)
+
+        async def read_on() -> None:
+            while len(read) < 100:
+                read.append((await anext(following)).sequence)
+
+        reading = asyncio.ensure_future(read_on())
+        await asyncio.wait_for(asked.wait(), TIMEOUT_S)
+        proxy.heal()
+        await asyncio.wait({reading}, timeout=TIMEOUT_S)
+        reading.cancel()
+        await asyncio.wait({reading})
+        await following.aclose()
+        await reader.close()
+
+    assert read == list(range(1, 101))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
-from datetime import UTC, datetime
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from pointsman.bus.jetstream.protocol import NO_STREAM_CODE, Connection, error_code, error_text, parse_time, with_advice
@@ -18,6 +18,7 @@ __all__ = ["Follower", "merge_followers"]
 _log = structlog.get_logger(__name__)
 
 _RETRY_PAUSE_S = 0.5  # seconds before a failed request is repeated
+_TIME_UNIT = timedelta(microseconds=1)  # the precision of `parse_time`
 _MERGE_WAIT_S = 1.0  # seconds to wait for a stored message that the consumer has not delivered yet
 
 
@@ -45,9 +46,9 @@ class Follower:
         self._bus = bus
         self._read_last = last
         self._known_at: datetime | None = None  # the broker's time of the last message, or of the first consumer
-        self._end_read = False  # True if the first consumer was closed to compare `after` with the end of the stream
         self._lost_at: datetime | None = None  # the value of `_known_at` when the stream lost messages
         self._push: PushConsumer | None = None
+        self._reason = ""  # the reason that was logged last for a consumer that cannot be created
 
     @property
     def has_arrived(self) -> bool:
@@ -63,9 +64,9 @@ class Follower:
         """Yield the messages in the order of their sequences.
 
         A replacement consumer begins with the last yielded message. Two cases show that the stream was created again or
-        has lost its last messages: the newest sequence of the stream is lower than that of the last yielded message, or
-        a younger message has the sequence of the last yielded message. In both cases the iterator continues with the
-        first message that is younger than the last yielded message.
+        has lost its last messages: the stream had ended before the last yielded message when the next message was
+        stored, or a younger message has the sequence of the last yielded message. In both cases the iterator continues
+        with the first message that is younger than the last yielded message.
 
         Yields:
             The stored messages, then each new message.
@@ -77,7 +78,8 @@ class Follower:
             push = self._push = PushConsumer(self._bus, self.stream, self.subject)
             try:
                 await push.subscribe()
-                known_at = await self._create(push)
+                if (known_at := await self._create(push)) is None:
+                    continue
                 while push.buffer or not push.lost:
                     if not push.buffer:
                         await push.wait()
@@ -97,94 +99,91 @@ class Follower:
             if push.denied is not None:
                 raise PermissionDeniedError(str(push.denied))
 
-    async def _create(self, push: PushConsumer) -> datetime:
+    async def _create(self, push: PushConsumer) -> datetime | None:
         """Create the consumer.
 
-        The broker gives no error if a consumer starts after the end of the stream. So before a replacement consumer is
-        created, the newest message of the stream is compared with the last yielded message.
-
-        The first consumer has no yielded message to compare. If the stream has no message above `after`, and the newest
-        message is below `after`, the end of the stream is compared with `after`. A stream that ends before `after` was
-        created again or has lost its last messages, and is read from its start.
+        The broker gives no error if a consumer starts after the end of the stream. So before each try, the stream is
+        compared with `after`. If the stream was created again, or has lost its last messages, the consumer begins with
+        the first message that is younger than the last yielded message. Without a yielded message, the consumer begins
+        with the first message of the stream.
 
         Returns:
-            The time of the last yielded message; before the first message, the time of the creation.
+            The time of the last yielded message; before the first message, the time of the creation; None after a
+            failure. Then try again with another `push`, because a user may have a fixed set of consumer names, and the
+            comparison needs a name, too.
         """
-        if self._known_at is None:
-            answer = await self._create_with_retry(
-                push, deliver_policy="by_start_sequence", opt_start_seq=self.after + 1
-            )
-            known_at = parse_time(answer["ts"])
-            if self.after and not self._end_read and not push.left and not await self._has_last_message(known_at):
-                await push.close()  # before the next request, the name of this consumer must be free
-                if await self._read_end() < self.after:
-                    self.after = 0
-                self._end_read = True
-            else:
-                self._known_at = known_at
-            return known_at
-        if self._lost_at is None and not await self._has_last_message(self._known_at):
+        if self.after and self._lost_at is None and await self._has_lost_messages():
             self._restart()
+        start: dict[str, Any] = {"deliver_policy": "by_start_sequence", "opt_start_seq": self.after + 1}
         if self._lost_at is not None:
-            moment = self._lost_at.astimezone(UTC).isoformat().replace("+00:00", "Z")
-            await self._create_with_retry(push, deliver_policy="by_start_time", opt_start_time=moment)
-        else:
-            await self._create_with_retry(push, deliver_policy="by_start_sequence", opt_start_seq=max(1, self.after))
+            start = {"deliver_policy": "by_start_time", "opt_start_time": _to_text(self._lost_at)}
+        elif self._known_at is not None:  # begin with the last yielded message, so that its time can be compared
+            start["opt_start_seq"] = max(1, self.after)
+        if (answer := await self._try_create(push, start)) is None:
+            return None
+        self._known_at = self._known_at or parse_time(answer["ts"])
         return self._known_at
 
-    async def _read_end(self) -> int:
-        """Return the sequence of the last message that the stream ever stored: the end at which new messages begin."""
-        probe = PushConsumer(self._bus, self.stream, self.subject)
-        try:
-            answer = await self._create_with_retry(probe, deliver_policy="new")
-        finally:
-            await probe.close()
-        return int(answer["delivered"]["stream_seq"])
+    async def _has_lost_messages(self) -> bool:
+        """Return True if the stream was created again, or has lost its last messages.
 
-    async def _has_last_message(self, known_at: datetime) -> bool:
-        """Return True if the stream contains the last yielded message.
-
-        A wrong False causes no error, because then `messages` selects messages by their times, or `_create` reads the
-        end of the stream.
+        The newest message of the filter answers this in most cases. If this message is older, is missing, or cannot be
+        read, a consumer answers: its first sequence is the sequence of the first message after `_known_at`. The answer
+        must not be a guess, because a wrong True skips messages: while stored messages are read, `_known_at` is the
+        time of the first consumer, which is later than the times of these messages.
         """
         try:
             newest = await self._read_last(self.stream, self.subject)
         except PeerError:  # the stream or its servers are missing
-            return False
-        if newest is None or newest.sequence < self.after:
-            return False
-        return newest.sequence > self.after or newest.at <= known_at
+            newest = None
+        if newest is not None and newest.sequence >= self.after:
+            is_known = self._known_at is None or newest.at <= self._known_at
+            return newest.sequence == self.after and not is_known
+        start = {"deliver_policy": "new"}
+        if self._known_at is not None:
+            start = {"deliver_policy": "by_start_time", "opt_start_time": _to_text(self._known_at + _TIME_UNIT)}
+        probe = PushConsumer(self._bus, self.stream, self.subject)
+        try:
+            while (answer := await self._try_create(probe, start)) is None:
+                pass
+        finally:
+            await probe.close()
+        return int(answer["delivered"]["stream_seq"]) < self.after
 
     def _restart(self) -> None:
         """Begin again with the first message that is younger than the last yielded message."""
         self.after, self._lost_at = 0, self._known_at
 
-    async def _create_with_retry(self, push: PushConsumer, **start: Any) -> dict[str, Any]:
-        """Create the consumer, with an unlimited number of retries, and return the answer. Log each reason once."""
-        reason = ""
-        while True:
-            report = _log.warning
-            try:
-                answer = await push.create(**start)
-                if not (code := error_code(answer)):
-                    return answer
-                refusal = with_advice(error_text(answer), code)
-                if code != NO_STREAM_CODE:  # a lost stream will be created again; any other refusal might be permanent
-                    report = _log.error
-            except BusUnavailableError as error:
-                if self._bus.closed:
-                    raise
-                refusal = str(error)
-            if refusal != reason and self._bus.connected:  # a lost connection is logged by `connection`
-                reason = refusal
-                report(
-                    "follow_retrying",
-                    stream=self.stream,
-                    subject=self.subject,
-                    reason=reason,
-                    hint="the read is repeated",
-                )
-            await asyncio.sleep(_RETRY_PAUSE_S)
+    async def _try_create(self, push: PushConsumer, start: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Create the consumer, and return the answer. After a failure, pause and return None. Log each reason once."""
+        report = _log.warning
+        try:
+            answer = await push.create(**start)
+            if not (code := error_code(answer)):
+                self._reason = ""
+                return answer
+            refusal = with_advice(error_text(answer), code)
+            if code != NO_STREAM_CODE:  # a lost stream will be created again; any other refusal might be permanent
+                report = _log.error
+        except BusUnavailableError as error:
+            if self._bus.closed:
+                raise
+            refusal = str(error)
+        if refusal != self._reason and self._bus.connected:  # a lost connection is logged by `connection`
+            self._reason = refusal
+            report(
+                "follow_retrying",
+                stream=self.stream,
+                subject=self.subject,
+                reason=refusal,
+                hint="the read is repeated",
+            )
+        await asyncio.sleep(_RETRY_PAUSE_S)
+        return None
+
+
+def _to_text(moment: datetime) -> str:
+    return moment.astimezone(UTC).isoformat().replace("+00:00", "Z")
 
 
 async def merge_followers(
