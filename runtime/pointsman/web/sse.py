@@ -52,21 +52,20 @@ async def batches(
             await messages.aclose()
 
     pumping = asyncio.create_task(pump())
+    # Kept while an empty list is yielded, because a message that arrives during the yield is the result of this task.
+    getting: asyncio.Task[T | None] | None = None
     try:
         while True:
-            getting = asyncio.ensure_future(queue.get())
+            getting = getting or asyncio.create_task(queue.get())
             patience = min(KEEPALIVE_INTERVAL_S, max(quiet(), pause()))
-            try:
-                done, _ = await asyncio.wait({getting, pumping}, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
-                if not done:
-                    yield []
-                    continue
-                if getting not in done and queue.empty():
-                    pumping.result()  # raises the error that ended `messages`
-                first = await getting
-            finally:
-                getting.cancel()
-            batch = [first]
+            done, _ = await asyncio.wait({getting, pumping}, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+            if not done:
+                yield []
+                continue
+            if getting not in done and queue.empty():
+                pumping.result()  # raises the error that ended `messages`
+            batch = [await getting]
+            getting = None
             await asyncio.sleep(pause())
             while not queue.empty() and len(batch) < _MAX_BATCH:
                 batch.append(queue.get_nowait())
@@ -76,9 +75,10 @@ async def batches(
             if ended:
                 return
     finally:
-        pumping.cancel()
-        with suppress(asyncio.CancelledError, Exception):
-            await pumping
+        left = [pumping, *([getting] if getting is not None else [])]
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
 
 
 class Polled(Generic[T]):
@@ -109,8 +109,7 @@ class Polled(Generic[T]):
             if not self._watchers and self._task is not None:
                 task, self._task = self._task, None
                 task.cancel()
-                with suppress(asyncio.CancelledError):
-                    await task
+                await asyncio.wait({task})
 
     async def changes(self) -> AsyncGenerator[T, None]:
         """Yield the current value, and then each changed value."""
@@ -144,4 +143,6 @@ class Polled(Generic[T]):
             changed, self._changed = self._changed, asyncio.Event()
             changed.set()
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._refresh_now.wait(), self._interval)
+                # `asyncio.wait_for` of Python 3.11 drops a cancellation that arrives together with a refresh
+                async with asyncio.timeout(self._interval):
+                    await self._refresh_now.wait()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Any
@@ -98,8 +98,7 @@ class EventStreams:
         finally:
             for waiting in (coming, stopping):
                 waiting.cancel()
-            with suppress(asyncio.CancelledError, StopAsyncIteration, PointsmanError):
-                await coming
+            await asyncio.gather(coming, stopping, return_exceptions=True)
             await chunks.aclose()
 
     async def workflows(self, request: Request) -> Chunks:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from pointsman.bus.validation import matches
@@ -44,8 +44,7 @@ class MemorySubscriptions:
         finally:
             self._listeners.remove(listener)
             task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
+            await asyncio.wait({task})
 
     @asynccontextmanager
     async def receive(self, name: str, on_delivery: Callable[[Delivery], None]) -> AsyncIterator[None]:

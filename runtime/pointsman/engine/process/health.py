@@ -85,7 +85,8 @@ async def serve_health(
         for writer in tuple(callers):
             writer.close()
         with suppress(TimeoutError):
-            await asyncio.wait_for(server.wait_closed(), _REQUEST_TIMEOUT_S)
+            async with asyncio.timeout(_REQUEST_TIMEOUT_S):
+                await server.wait_closed()
 
 
 def _reply(

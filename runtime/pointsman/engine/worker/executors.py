@@ -108,7 +108,8 @@ class ThreadExecutor:
         self._closing = True
         self._loop.call_soon_threadsafe(self._end)
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._remaining.wait(), within)
+            async with asyncio.timeout(within):
+                await self._remaining.wait()
 
     def start(self, work: Coroutine[Any, Any, T]) -> Execution[T]:
         owner = asyncio.get_running_loop()
