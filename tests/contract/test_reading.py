@@ -140,6 +140,17 @@ async def test_follow_begins_after_a_sequence(place: BrokerNamespace, bus: Bus) 
     await after.aclose()  # type: ignore[attr-defined]
 
 
+async def test_follow_reads_a_stream_that_ends_before_the_position_from_its_start(
+    place: BrokerNamespace, bus: Bus
+) -> None:
+    """Such a stream was created again."""
+    await bus.publish(place.log, b"0", {})
+    after = bus.follow("log", [place.log], after=5)
+
+    assert await some(after, 1) == [b"0"]
+    await after.aclose()  # type: ignore[attr-defined]
+
+
 async def some(messages: AsyncIterator[StoredMessage], number: int) -> list[bytes]:
     bodies: list[bytes] = []
     async with asyncio.timeout(TIMEOUT_S):

@@ -223,6 +223,8 @@ class MemoryBus(Bus):
         while True:
             self._require_open()
             held = self.broker.stream(stream)
+            if held.end < after:  # the stream was created again, or has lost its last messages
+                after = 0
             for sequence in range(after + 1, held.end + 1):
                 stored = held.get(sequence)
                 if stored is not None and any(matches(subject, stored.subject) for subject in subjects):

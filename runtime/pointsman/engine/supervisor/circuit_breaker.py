@@ -168,6 +168,8 @@ class CircuitBreaker:
                 async for stored in self._bus.follow("limits", [self._subject], after=self._sequence):
                     if stored.sequence > self._sequence:
                         self._accept(stored)
+                    elif stored.sequence < self._sequence:  # a late message, or a stream that was created again
+                        await self.load()
             await self._clock.sleep(_RETRY_PAUSE_S)
 
     async def _publish_changes(self) -> None:

@@ -307,6 +307,18 @@ async def test_circuits_are_shared_by_all_supervisors_after_an_outage_too() -> N
         await until(lambda: not second.open_circuits)
 
 
+async def test_changes_are_seen_in_a_stream_that_was_created_again() -> None:
+    broker = MemoryBroker()
+    async with sharing(MemoryBus(broker=broker), MemoryBus(broker=broker)) as (first, second):
+        await asyncio.sleep(0)  # both follow the changes
+        second._sequence = 100  # of the lost stream
+
+        await first._update(lambda known: first._open(known, "worker"))
+
+        await until(lambda: "worker" in second.open_circuits)
+        assert second._sequence == first._sequence
+
+
 class Belated(MemoryBus):
     """A watcher that receives only the first change, after later changes."""
 
