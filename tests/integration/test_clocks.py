@@ -61,12 +61,12 @@ async def test_deadlines_backoff_and_heartbeats_are_as_long_as_they_are(settings
 async def played(settings: Settings, off: float) -> Outcome:
     """Run a workflow with a supervisor's clock that is wrong by `off` seconds, and a worker's clock wrong by `-off`.
 
-    Return the outcome. Wait for the agents' cards, which expire in 1.5 s without heartbeats: a delay of this process
+    Return the outcome. Wait for the agents' cards, which expire in 3 s without heartbeats: a delay of this process
     may also interrupt the heartbeats.
     """
     ours, theirs = SetClock(off), SetClock(-off)
     agents = [planner_of(*PLAN), mends, silent]
-    on = settings.model_copy(update={"grace": 0.0})
+    on = settings.model_copy(update={"grace": 0.0, "heartbeat": 1.0})
     async with factory.team(TEAM, agents, on=on, supervisor_clock=ours, worker_clock=theirs) as client:
         workflow = await client.submit("crew", "hello")
         await until(lambda: client.bus.last("work", client.subjects.agent_handoffs("silent")))
