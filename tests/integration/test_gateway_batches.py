@@ -63,6 +63,12 @@ class Desk:
 
 
 @pytest.fixture
+def settings(settings: Settings) -> Settings:
+    """Return settings with a short heartbeat, because a gateway waits for four before it continues another's batch."""
+    return settings.model_copy(update={"heartbeat": 1.0})
+
+
+@pytest.fixture
 async def desk() -> Desk:
     return Desk()
 
