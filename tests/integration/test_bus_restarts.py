@@ -66,9 +66,9 @@ async def test_a_consumer_continues_after_the_broker_restarted(own_broker: Embed
 
 
 async def test_publish_during_an_outage_has_an_unknown_outcome_and_acks_are_silent(
-    own_broker: EmbeddedBroker,
+    own_broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bus = await connect(own_settings(own_broker, request_timeout=0.4), name="test", wait=TIMEOUT_S)
+    bus = await connect(own_settings(own_broker), name="test", wait=TIMEOUT_S)
     await bus.set_up()
     consumer = await bus.consumer("writer", "work", "own.handoff.writer.>", ack_wait=30)
     await bus.publish("own.handoff.writer.crew.w.t.1", b"1", {})
@@ -76,6 +76,7 @@ async def test_publish_during_an_outage_has_an_unknown_outcome_and_acks_are_sile
 
     await own_broker.stop()
     await until(lambda: not bus.connected)
+    monkeypatch.setattr(bus._connection._requests, "_timeout", 0.4)
 
     with pytest.raises(PublishOutcomeUnknownError):
         await bus.publish("own.log.team.w", b"x", {}, expect=0)
@@ -84,7 +85,7 @@ async def test_publish_during_an_outage_has_an_unknown_outcome_and_acks_are_sile
     for settle in (delivery.in_progress, delivery.nak, delivery.ack):
         await settle()
     await bus.broadcast("own.live.w.x", b"", {})
-    await asyncio.wait_for(bus.close(), 3.0)
+    await asyncio.wait_for(bus.close(), 4.5)  # the time-out of a request, 5 s, would take longer
 
 
 async def test_a_publish_waits_for_a_broker_that_is_back_in_time(own_broker: EmbeddedBroker, tmp_path: Path) -> None:
