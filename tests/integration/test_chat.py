@@ -65,6 +65,7 @@ async def chat(settings: Settings, *options: str) -> AsyncIterator[Terminal]:
         terminal.type("\x04")
         async with asyncio.timeout(WAIT_S):
             assert await process.wait() == 0, terminal.screen
+        terminal.read()  # the last lines, which the loop might not have read before the exit
     finally:
         loop.remove_reader(keyboard)
         os.close(keyboard)
