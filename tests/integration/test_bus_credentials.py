@@ -31,7 +31,7 @@ from pointsman.errors import BusUnavailableError, ConfigurationError
 from pointsman.settings import Settings
 
 NOBODY = "nats://127.0.0.1:9"
-AT_ONCE = 2.0  # seconds
+AT_ONCE = 4.5  # seconds; enough for a server that stands still during the first try, which ends after 2 s
 ACCOUNTS = JwtAccounts()
 WHOLE = ACCOUNTS.credentials("ada")
 JWT_BLOCK, SEED_BLOCK = WHOLE.split("*" * 25, 1)[0], WHOLE[WHOLE.index("-----BEGIN USER NKEY SEED") :]

@@ -16,7 +16,7 @@ from pointsman.bus.jetstream.bus import JetStreamBus, connect
 from pointsman.errors import ConfigurationError, PermissionDeniedError
 from pointsman.settings import Settings
 
-AT_ONCE_S = 1.0
+AT_ONCE_S = 4.0  # seconds; the time-out of a request, 5 s, would take longer
 CREATE = "$JS.API.CONSUMER.CREATE.OWN_WORK.agent-echo.own.handoff.echo.>"
 WORKER = Rights(
     publish=[

@@ -27,7 +27,7 @@ from pointsman.errors import BusUnavailableError, ConfigurationError, Permission
 from pointsman.ports.bus import Service, StoredMessage
 from pointsman.settings import Settings
 
-AT_ONCE = 1.0  # seconds; a time-out of the broker takes five
+AT_ONCE = 4.0  # seconds; the time-out of a request, 5 s, would take longer
 NAMESPACE = "own"
 
 

@@ -79,7 +79,7 @@ async def test_a_reader_without_permission_ends_with_the_brokers_words(tmp_path:
         bus = await connect(own_settings(server, user="u", password="p"), name="test", wait=TIMEOUT_S)
         await bus.set_up()
         with capture_logs() as lines, pytest.raises(PermissionDeniedError, match=r"CONSUMER\.CREATE\.OWN_LOG"):
-            await asyncio.wait_for(anext(bus.follow("log", ["own.log.>"])), 1.0)
+            await asyncio.wait_for(anext(bus.follow("log", ["own.log.>"])), 4.0)
         await bus.close()
 
     assert [line["event"] for line in lines] == ["permission_denied"]
