@@ -23,12 +23,14 @@ from support.configured_server import configured_server
 from support.waiting import until
 
 from pointsman.bus.embedded_server import EmbeddedBroker
+from pointsman.bus.jetstream import provisioning
 from pointsman.bus.jetstream.bus import JetStreamBus, connect
 from pointsman.bus.jetstream.request_reply import ApiUnavailableError
 from pointsman.errors import ConfigurationError
 from pointsman.settings import Settings
+from pointsman.testing.clock import VirtualClock
 
-SOON_S = 4.0  # seconds; a refusal of a server that has just started is retried for one second
+SOON_S = 8.0  # seconds; a refusal of a server that has just started is retried for one second, other errors for 30 s
 ACCOUNTS = """
 accounts {
   PLAIN { users: [ { user: plain, password: pw } ] }
@@ -94,19 +96,28 @@ async def test_a_service_ends_after_the_first_warning(user: str, tmp_path: Path)
     assert lines[-1].startswith("pointsman: 127.0.0.1:")
 
 
-async def test_a_refusal_that_passes_ends_nothing(bus: JetStreamBus, monkeypatch: pytest.MonkeyPatch) -> None:
-    connection = bus._streams._connection
-    ask, refusals = connection.api, 2
-    passing = {"error": {"code": 503, "err_code": 10008, "description": "JetStream system temporarily unavailable"}}
+@pytest.mark.parametrize(
+    ("code", "refusals"), [(10008, 2), (10039, 1)], ids=["temporarily unavailable", "not enabled for account"]
+)
+async def test_a_refusal_that_passes_ends_nothing(
+    code: int, refusals: int, bus: JetStreamBus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each refusal takes two seconds, because the server is slow."""
+    connection, clock = bus._streams._connection, VirtualClock()
+    ask, left = connection.api, refusals
+    passing = {"error": {"code": 503, "err_code": code, "description": "unavailable"}}
 
     async def api(verb: str, payload: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        nonlocal refusals
-        refusals -= 1
-        if refusals >= 0:
+        nonlocal left
+        left -= 1
+        if left >= 0:
+            await clock.advance(2.0)
             raise ApiUnavailableError(verb, passing)
         return await ask(verb, payload)
 
     monkeypatch.setattr(connection, "api", api)
+    monkeypatch.setattr(bus._streams, "_clock", clock)
+    monkeypatch.setattr(provisioning, "RECONNECT_INTERVAL_S", 0.01)
     with capture_logs() as lines:
         await asyncio.wait_for(bus.set_up(), SOON_S)
 
@@ -260,7 +271,11 @@ async def test_a_leaf_without_jetstream_names_the_setting(tmp_path: Path) -> Non
         await bus.close()
 
 
-async def test_a_domain_whose_hub_is_away_for_a_moment_is_waited_for(tmp_path: Path) -> None:
+async def test_a_domain_whose_hub_is_away_for_a_moment_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The hub of this test starts as slowly as a busy machine makes it start.
+    monkeypatch.setattr(provisioning, "_DOMAIN_TIMEOUT_S", 2 * TIMEOUT_S)
     [port, hub] = free_ports(2)
     join = f"leafnodes {{ remotes: [ {{ url: nats-leaf://127.0.0.1:{port} }} ], reconnect: 1 }}"
     async with configured_server(tmp_path, join, jetstream="", name="leaf") as leaf:
@@ -271,7 +286,7 @@ async def test_a_domain_whose_hub_is_away_for_a_moment_is_waited_for(tmp_path: P
 
         config = f"leafnodes {{ listen: 127.0.0.1:{port} }}"
         async with configured_server(tmp_path, config, port=hub, jetstream="domain: hub", name="hub"):
-            await asyncio.wait_for(making, TIMEOUT_S)
+            await asyncio.wait_for(making, 2 * TIMEOUT_S)
             await bus.close()
 
 

@@ -27,8 +27,8 @@ __all__ = ["StreamProvisioner"]
 _log = structlog.get_logger(__name__)
 
 _DOMAIN_TIMEOUT_S = 5.0  # seconds to wait for the domain, because a leaf node tries only once a second to reach its hub
-# Seconds of retries after an error that is usually permanent. Just after its start, a server can return such an error
-# for a request that it accepts later.
+# Seconds of retries after the first error that is usually permanent. Just after its start, a server can return such an
+# error for a request that it accepts later.
 _INCURABLE_TIMEOUT_S = 1.0
 _MISSING_TIMEOUT_S = 0.5  # seconds to wait for a stream; short, because a direct get does not wait for a leader
 _SETUP_TIMEOUT_S = 30.0  # seconds that `set_up` waits for a cluster to elect its leaders
@@ -103,7 +103,7 @@ class StreamProvisioner:
     async def _ensure(self, *, create: bool) -> None:
         began = self._clock.monotonic()
         client = self._connection.client
-        reason = ""
+        reason, first_incurable = "", None
         while True:
             try:
                 self.separate_handoffs, self.domain = await ensure_streams(
@@ -118,10 +118,13 @@ class StreamProvisioner:
                 self._created = self._created or create
                 return
             except BusUnavailableError as error:
-                waited = self._clock.monotonic() - began
-                if (fault := self._fault_of(error, waited)) is not None:
-                    raise fault from error
+                now = self._clock.monotonic()
+                waited = now - began
                 code = error.code if isinstance(error, ApiUnavailableError) else 0
+                if code in INCURABLE and first_incurable is None:
+                    first_incurable = now
+                if (fault := self._fault_of(error, waited, now - (first_incurable or now))) is not None:
+                    raise fault from error
                 if waited > _SETUP_TIMEOUT_S:
                     raise
                 if reason != str(error):  # log each reason once
@@ -130,8 +133,14 @@ class StreamProvisioner:
                     _log.warning("streams_not_ready", reason=reason, server=self._settings.servers, hint=hint)
                 await asyncio.sleep(RECONNECT_INTERVAL_S)
 
-    def _fault_of(self, error: BusUnavailableError, waited: float) -> ConfigurationError | None:
-        """Return the error to raise after `waited` seconds; None if a retry might still succeed."""
+    def _fault_of(self, error: BusUnavailableError, waited: float, retried: float) -> ConfigurationError | None:
+        """Return the error to raise; None if a retry might still succeed.
+
+        Args:
+            error: The newest error.
+            waited: Seconds since the start of the setup.
+            retried: Seconds since the first error that is usually permanent.
+        """
         where, domain = self._settings.servers, self._settings.jetstream_domain
         if domain is not None and isinstance(error, NoRespondersError) and waited > _DOMAIN_TIMEOUT_S:
             return ConfigurationError(
@@ -143,7 +152,7 @@ class StreamProvisioner:
                 f"{where} runs without JetStream; start it with -js, or name the domain of another server in "
                 "POINTSMAN_JETSTREAM_DOMAIN"
             )
-        if isinstance(error, ApiUnavailableError) and error.code in INCURABLE and waited > _INCURABLE_TIMEOUT_S:
+        if isinstance(error, ApiUnavailableError) and error.code in INCURABLE and retried > _INCURABLE_TIMEOUT_S:
             return ConfigurationError(with_advice(f"{where}: {error}", error.code))
         return None
 
