@@ -1,7 +1,7 @@
 """The gateway: teams over HTTP. Only the modules of this package need the extra `gateway`.
 
 Access            callers, keys, oidc, rates, access
-The log           feed, streams, events
+The log           feed, streams, early_items, events
 The REST API      models, problems, invalid_requests, views, workflows, questions, schedules, catalog, dead_letters,
                   health, page, cloud_events, hooks, hook_config, hook_signatures, webhooks
 OpenAI's API      openai

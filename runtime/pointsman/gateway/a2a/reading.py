@@ -21,7 +21,7 @@ from pointsman.gateway.feed import StreamResetError
 from pointsman.gateway.problems import ProblemError
 from pointsman.gateway.streams import LogEvent, Position
 from pointsman_schemas.envelope import decode
-from pointsman_schemas.events import Delta, Request
+from pointsman_schemas.events import Delta, Progress, Request
 from pointsman_schemas.files import File
 from pointsman_schemas.ids import is_token
 from pointsman_schemas.log import WorkflowResumed
@@ -128,21 +128,29 @@ class TaskReader:
         try:
             async with aclosing(self._context.streams.follow(workflow, after=position, text=text is not None)) as items:
                 async for item in items:
-                    events: Sequence[TaskEvent] = ()
-                    if isinstance(item, LogEvent):
-                        if text is not None and isinstance(item.entry, WorkflowResumed):
-                            text = AnswerText()
-                        events = fold.apply(item)
-                    elif isinstance(item, Delta) and text is not None:
-                        if not fold.writes_answer(item) or (piece := text.add(item)) is None:
-                            continue
-                        events = [fold.piece_of_answer(piece.text, append=piece.append)]
-                    for event in events:
-                        if isinstance(event, TaskArtifactUpdateEvent) and inline:
-                            await self._fill([event.artifact], fold.files())
-                        if text is not None:
-                            _place(event, text)
-                    yield events
+                    pieces: Sequence[Progress | Delta] = ()
+                    if isinstance(item, Delta):
+                        pieces = () if fold.early.keep(item) else [item]
+                    else:
+                        events: Sequence[TaskEvent] = ()
+                        if isinstance(item, LogEvent):
+                            if text is not None and isinstance(item.entry, WorkflowResumed):
+                                text = AnswerText()
+                            events = fold.apply(item)
+                        for event in events:
+                            if isinstance(event, TaskArtifactUpdateEvent) and inline:
+                                await self._fill([event.artifact], fold.files())
+                            if text is not None:
+                                _place(event, text)
+                        yield events
+                        pieces = fold.early.take()
+                    for each in pieces:
+                        if text is not None and isinstance(each, Delta) and fold.writes_answer(each):
+                            if (piece := text.add(each)) is None:
+                                continue
+                            update = fold.piece_of_answer(piece.text, append=piece.append)
+                            _place(update, text)
+                            yield [update]
         except StreamResetError:
             return  # the client subscribes again, at any gateway
 

@@ -36,6 +36,7 @@ from pydantic import JsonValue
 
 from pointsman.client.files import WorkflowFile
 from pointsman.gateway.a2a.parts import metadata_of, parts_of, struct_of
+from pointsman.gateway.early_items import EarlyItems
 from pointsman.gateway.openai.commentary import Commentary
 from pointsman.gateway.streams import LogEvent
 from pointsman_schemas.card import Role as TaskRole
@@ -150,6 +151,8 @@ class TaskFold:
         self.task = Task(id=workflow, context_id=workflow)
         self.questions: dict[str, QuestionAsked] = {}
         """The open questions, the oldest first."""
+        self.early = EarlyItems()
+        """The pieces of text whose attempts the entries so far do not start."""
         self._team = team
         self._origin = origin
         self._commentary = Commentary()
@@ -237,6 +240,8 @@ class TaskFold:
         return update
 
     def _note_writer(self, entry: Entry) -> None:
+        if isinstance(entry, TaskDispatched):
+            self.early.start(entry.task_id, entry.attempt)
         if isinstance(entry, TaskAdded) and entry.role is TaskRole.SYNTHESIZE:
             self._writers[entry.task_id] = (0, entry.agent)
         elif isinstance(entry, TaskDispatched) and entry.task_id in self._writers:

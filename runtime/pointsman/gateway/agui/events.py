@@ -47,6 +47,7 @@ from ag_ui.core import (
     ToolCallStartEvent,
 )
 
+from pointsman.gateway.early_items import EarlyItems
 from pointsman.gateway.openai.messages import answer_text
 from pointsman_schemas.events import Delta, Outcome, Progress, Question, Usage
 from pointsman_schemas.log import (
@@ -85,6 +86,7 @@ class RunEvents:
         }  # fmt: skip
         self._open: dict[str, str] = {}  # the subagent of the open attempt, by task
         self._texts: dict[str, str] = {}  # the text of an open message, by subagent
+        self._early = EarlyItems()
         self._tools = 0
 
     def recall(self, entry: Entry) -> None:
@@ -141,9 +143,10 @@ class RunEvents:
         Yields:
             The events.
         """
+        if self._early.keep(item):
+            return
         subagent = f"{item.task_id}-{item.attempt}"
-        # Ignore the item in three cases: the attempt has ended, the entry that starts the attempt has not arrived yet,
-        # or an agent reports about an attempt of another agent.
+        # Ignore the item if the attempt has ended, or if an agent reports about an attempt of another agent.
         if self._open.get(item.task_id) != subagent or self._tasks[item.task_id]["agent"] != item.agent:
             return
         if isinstance(item, Delta):
@@ -202,6 +205,9 @@ class RunEvents:
         yield SubagentStartedEvent(subagent_run_id=subagent, name=entry.agent, description=entry.task_id)
         yield StepStartedEvent(step_name=subagent, subagent_run_id=subagent)
         yield self._set(entry.task_id, agent=entry.agent, status="running")
+        self._early.start(entry.task_id, entry.attempt)
+        for item in self._early.take():
+            yield from self.live(item)
 
     def _close(self, task: str, *, error: str = "", code: str = "", suspended: bool = False) -> Iterator[BaseEvent]:
         """Close the open attempt of a task, if there is one, and its open message.

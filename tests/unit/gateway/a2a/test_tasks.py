@@ -72,6 +72,18 @@ def test_only_the_agent_of_the_synthesis_in_the_log_writes_the_answer(forged: di
     assert not after.writes_answer(own.model_copy(update=forged))
 
 
+def test_text_that_arrives_before_its_attempt_is_used_after_the_start() -> None:
+    own = Delta(
+        workflow_id=WORKFLOW, task_id="synthesis", attempt=1, agent="synthesizer", role=Role.SYNTHESIZE, text="a"
+    )
+    fold, _ = folded(completed()[:-3])
+
+    early = fold.early.keep(own)
+    fold.apply(LogEvent(Position(99, 0), completed()[-3]))
+
+    assert (early, fold.early.take(), fold.writes_answer(own)) == (True, [own], True)
+
+
 def test_two_open_questions_are_asked_one_after_the_other() -> None:
     fold, events = folded([started(), asked(1), asked(2), answered(1, input="north"), answered(2, input=7)])
 

@@ -30,3 +30,16 @@ def test_text_and_tools_of_another_agent_are_not_shown_in_an_attempt(agent: str)
 
     assert (len(shown) > 4) is (agent == "fitter")
     assert shown == [] or agent == "fitter"
+
+
+def test_text_and_tools_that_arrive_before_their_attempt_are_shown_after_its_start() -> None:
+    run, first, then = RunEvents("t", "r", WORKFLOW, "crew"), completed()[:4], completed()[4:7]
+    for entry in first:
+        list(run.entry(entry))
+    text = Delta(workflow_id=WORKFLOW, task_id="t1", attempt=1, agent="fitter", text="hello")
+
+    early = list(run.live(text))
+    shown = [event.type.value for entry in then for event in run.entry(entry)]
+
+    assert early == []
+    assert "TEXT_MESSAGE_CONTENT" in shown[shown.index("SUBAGENT_STARTED") :]
