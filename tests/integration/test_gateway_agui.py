@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -25,12 +26,19 @@ def run_input(text: str, *, thread: str = "t-1", run: str = "r-1", **more: Any) 
     return {"threadId": thread, "runId": run, "messages": messages, "tools": [], "context": [], **more}
 
 
-async def events_of(client: httpx2.AsyncClient, team: str, body: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return all events of a run."""
+async def events_of(
+    client: httpx2.AsyncClient, team: str, body: dict[str, Any], *, started: Callable[[], object] = lambda: None
+) -> list[dict[str, Any]]:
+    """Return all events of a run. Call `started` when the agent `a` has started."""
+    events: list[dict[str, Any]] = []
     async with client.stream("POST", f"/v1/agui/{team}", json=body) as response:
         assert response.status_code == 200, await response.aread()
-        lines = [line async for line in response.aiter_lines()]
-    return [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: ")]
+        async for line in response.aiter_lines():
+            if line.startswith("data: "):
+                events.append(json.loads(line.removeprefix("data: ")))
+                if (events[-1]["type"], events[-1].get("name")) == ("SUBAGENT_STARTED", "a"):
+                    started()
+    return events
 
 
 def check(events: list[dict[str, Any]]) -> dict[str, Any]:
@@ -67,8 +75,11 @@ def kinds(events: list[dict[str, Any]]) -> list[str]:
     return [event["type"] for event in events]
 
 
-async def test_a_run_shows_plan_agents_tools_and_texts_and_ends_with_the_answer(client: httpx2.AsyncClient) -> None:
-    events = await events_of(client, "crew", run_input("hello"))
+async def test_a_run_shows_plan_agents_tools_and_texts_and_ends_with_the_answer(
+    client: httpx2.AsyncClient, tmp_path: Path
+) -> None:
+    go = tmp_path / "go"  # a report that is sent before the stream is open does not arrive
+    events = await events_of(client, "crew", run_input(f"after {go}"), started=go.touch)
     state = check(events)
 
     seen = kinds(events)

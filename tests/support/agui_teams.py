@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 from pointsman import Context, TaskError, agent, tool
 from pointsman_schemas.team import Limits, PlanAndExecute, RetryPolicy, Team
@@ -27,6 +28,10 @@ async def look(name: str) -> str:
 
 @agent(name="a", description="Says it")
 async def say(request: str, context: Context) -> str:
+    """Call a tool and stream text. Before, wait until the file exists that the request names after `after`."""
+    after = request.partition("after ")[2]
+    while after and not _exists(after):
+        await asyncio.sleep(0.02)
     await context.call(look, name="x")
     context.stream_text("said ")
     context.stream_text("it")
@@ -35,6 +40,10 @@ async def say(request: str, context: Context) -> str:
     if "ask" in request:
         return str(await context.ask("Which account?", choices=["north", "south"], timeout=60))
     return "said it"
+
+
+def _exists(name: str) -> bool:
+    return Path(name).exists()
 
 
 @agent(name="b", description="Fails")
