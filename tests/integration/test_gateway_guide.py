@@ -32,6 +32,8 @@ async def test_every_block_of_the_pages_of_the_gateway_runs(
     monkeypatch.setenv("POINTSMAN_MODEL", "offline")
     monkeypatch.setenv("POINTSMAN_CUSTOMER_SERVICE_DATA", str(tmp_path))
     outputs: list[str] = []
+    # The blocks read the lists of models and tools once, so the card of the team must not expire on a busy machine.
+    settings = settings.model_copy(update={"heartbeat": 5.0})
     async with factory.team(team, AGENTS, on=settings), served_gateway(settings) as address:
         environment = {
             **os.environ,
