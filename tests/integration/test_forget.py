@@ -16,9 +16,11 @@ from pointsman.errors import NotFoundError, TaskError
 from pointsman.settings import Settings
 from pointsman_schemas.team import Limits, RetryPolicy, Team
 
+pytestmark = pytest.mark.timeout(120)
+
 SECRET = "the number of the card is 4929 1111"
 LARGE = SECRET + "".join(f"{number:06d}" for number in range(300_000))
-CREW = Team(name="crew", limits=Limits(deadline=30), retry=RetryPolicy(attempts=1))
+CREW = Team(name="crew", limits=Limits(deadline=100), retry=RetryPolicy(attempts=1))
 PLANNER = planner_of({"id": "t", "agent": "a", "intent": "repeat it"})
 STREAMS = ("REQUESTS", "CONTROLS", "RESULTS", "WORK", "LOG", "DEAD", "DELIVERIES")
 
@@ -58,9 +60,9 @@ async def test_nothing_but_the_record_is_left_of_a_forgotten_workflow(settings: 
     )
     async with factory.team(CREW, [planner, echo("a"), fail, synthesizer], on=settings) as client:
         gone = await client.submit("crew", LARGE)
-        await gone.outcome(30)
+        await gone.outcome(60)
         stays = await client.submit("crew", LARGE + "!")
-        answer = await stays.outcome(30)
+        answer = await stays.outcome(60)
         for subject in (client.subjects.delivery("wh_1", gone.id, "e"), client.subjects.receipt("wh_1", gone.id, "e")):
             await client.bus.publish(subject, b"{}", {})
         before = await traces_of(settings, gone.id)
@@ -90,7 +92,7 @@ async def test_nothing_but_the_record_is_left_of_a_forgotten_workflow(settings: 
 async def test_no_text_of_a_forgotten_workflow_is_left(settings: Settings) -> None:
     async with factory.team(CREW, [PLANNER, echo("a"), synthesizer], on=settings) as client:
         workflow = await client.submit("crew", LARGE)
-        await workflow.outcome(30)
+        await workflow.outcome(60)
         assert await traces_of(settings, SECRET)
         await client.operations.forget(workflow.id)
         records = await client.bus.subjects("controls", client.subjects.audits)
@@ -115,7 +117,7 @@ async def test_a_running_workflow_is_not_forgotten(settings: Settings) -> None:
         with pytest.raises(WorkflowRunsError, match="cancel"):
             await client.operations.forget(workflow.id)
         go.set()
-        outcome = await workflow.outcome(30)
+        outcome = await workflow.outcome(60)
 
     assert outcome.status == "completed"
 
@@ -124,7 +126,7 @@ async def test_a_request_is_not_started_again_by_the_end_of_its_log(settings: Se
     """The team's consumer may still have the request, so the request's message is deleted before the log."""
     async with factory.team(CREW, [PLANNER, echo("a"), synthesizer], on=settings) as client:
         workflow = await client.submit("crew", "hello", request_id="once")
-        await workflow.outcome(30)
+        await workflow.outcome(60)
         await client.operations.forget(workflow.id)
     async with factory.team(CREW, [PLANNER, echo("a"), synthesizer], on=settings) as client:
         await asyncio.sleep(0.5)
