@@ -29,7 +29,7 @@ def environment_of(grants: GrantFolder, name: str) -> dict[str, str]:
 def settings_of(grants: GrantFolder, name: str, port: int) -> Settings:
     """Return the settings in the file of a user."""
     values = {key.removeprefix("POINTSMAN_").lower(): value for key, value in environment_of(grants, name).items()}
-    return Settings(url=f"nats://127.0.0.1:{port}", request_timeout=2.0, **values)
+    return Settings(url=f"nats://127.0.0.1:{port}", request_timeout=_TIMEOUT_S, **values)
 
 
 @asynccontextmanager
