@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import json
 from base64 import urlsafe_b64encode
+from typing import Any
 
 import nats
 import pytest
@@ -56,14 +57,25 @@ async def test_three_megabytes_go_in_and_come_out_and_the_log_stays_small(
 
 
 async def test_retry_completes_a_large_body_after_a_crash_between_chunks(
-    settings: Settings, bus: JetStreamBus, bucket: str
+    settings: Settings, bus: JetStreamBus, bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    client = Client(bus, namespace=settings.namespace)
-    breaks = asyncio.create_task(client.submit("crew", LARGE, request_id="again"))
-    while not (await bus.api(f"STREAM.INFO.OBJ_{bucket}"))["state"]["messages"]:
-        await asyncio.sleep(0)
+    client, publish, stored = Client(bus, namespace=settings.namespace), bus.publish, asyncio.Event()
+
+    async def publish_one_chunk(subject: str, *given: Any, **more: Any) -> int:
+        if stored.is_set():
+            await asyncio.Event().wait()  # until the crash
+        sequence = await publish(subject, *given, **more)
+        stored.set()
+        return sequence
+
+    with monkeypatch.context() as patch:
+        patch.setattr(bus, "publish", publish_one_chunk)
+        breaks = asyncio.create_task(client.submit("crew", LARGE, request_id="again"))
+        async with asyncio.timeout(20):
+            await stored.wait()
     breaks.cancel()
     await asyncio.gather(breaks, return_exceptions=True)
+    assert await bus.last("artifacts", f"$O.{bucket}.C.>") is not None
     assert await bus.last("artifacts", f"$O.{bucket}.M.>") is None  # only some chunks exist, but no description
 
     async with factory.team(TEAM, [PLANNER, echo("a")], on=settings) as other:
