@@ -35,6 +35,10 @@ import asyncio, os, pathlib, time
 here = pathlib.Path(__file__).parent
 (here / "pids").open("a").write(f"{os.getpid()}\\n")
 time.sleep(float(os.environ.get("SLOW", 0)))
+if restart := os.environ.get("SLOW_RESTART"):
+    if (here / "started").exists():
+        time.sleep(float(restart))
+    (here / "started").touch()
 
 from mcp.server import MCPServer  # imported late: the import is slow, and some tests end the server during its start
 from mcp.server.mcpserver.exceptions import ToolError
@@ -141,7 +145,10 @@ async def test_a_call_is_bounded_and_a_server_that_died_is_started_again(command
         text_reply("done"),
     )
     # The timeout of a call does not include the server's start.
-    dying, model = llm_agent(mcp_tools(command, timeout=2, env={"SLOW": "2"}), *calls)
+    restarted = mcp_tools(command, only=["die", "add"], timeout=4, env={"SLOW_RESTART": "4"})
+    bounded = mcp_tools(command, only=["slow"], timeout=1)
+    model = ScriptedModel(*calls)
+    dying = LLMAgent(name="a", description="d", instructions="i", tools=[restarted, bounded], model=model)
     context = Context.for_test("die")
 
     await dying.run(context.handoff, context)
@@ -150,8 +157,8 @@ async def test_a_call_is_bounded_and_a_server_that_died_is_started_again(command
     told = [turn.text for turn in model.requests[-1].turns if turn.role == "tool"]
     assert "die failed" in told[0]
     assert told[1] == "2"
-    assert "no answer within 2 s" in told[2]
-    assert len(pids(tmp_path)) == 2
+    assert "no answer within 1 s" in told[2]
+    assert len(pids(tmp_path)) == 3
 
 
 async def test_tool_of_a_server_waits_for_approval_and_edited_arguments(command: list[str]) -> None:
