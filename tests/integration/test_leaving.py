@@ -47,4 +47,4 @@ async def test_processes_leave_in_time_after_the_network_turned_black(
 
             took = await asyncio.gather(*map(leave, services))
 
-    assert max(took) < settings.shutdown_grace + 2.0 + 1.0  # one extra second for a busy machine
+    assert max(took) < settings.shutdown_grace + 2.0 + 3.0  # three extra seconds for a busy machine
