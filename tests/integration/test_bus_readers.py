@@ -206,3 +206,31 @@ async def test_a_follower_loses_no_stored_message_to_a_long_outage(
         await reader.close()
 
     assert read == list(range(1, 101))
+
+
+async def test_a_read_that_the_network_interrupts_does_not_end_early(
+    bus: JetStreamBus, settings: Settings, namespace: str
+) -> None:
+    """No data arrives for longer than an answer may take, while stored messages are still delivered."""
+    body = bytes(100_000)
+    for _ in range(100):  # more than a consumer delivers ahead
+        await bus.publish(f"{namespace}.log.team.w", body, {})
+    where = urlsplit(settings.url)
+    async with Proxy(where.hostname or "", where.port or 0) as proxy:
+        through = settings.model_copy(update={"url": proxy.url, "request_timeout": 0.3})
+        reader = await connect(through, name="reader", wait=TIMEOUT_S, leader_reads=False)
+        reading = reader.read("log", f"{namespace}.log.team.w")
+        read = [(await anext(reading)).sequence]
+        proxy.black_hole()
+        failed = False
+        try:
+            async with asyncio.timeout(TIMEOUT_S):
+                async for stored in reading:
+                    read.append(stored.sequence)  # noqa: PERF401  # a comprehension would lose what was read before an error
+        except BusUnavailableError:
+            failed = True
+        proxy.heal()
+        await reader.close()
+
+    assert failed
+    assert read == list(range(1, len(read) + 1))

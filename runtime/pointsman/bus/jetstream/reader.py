@@ -266,7 +266,8 @@ class StreamReader:
     ) -> AsyncGenerator[StoredMessage, None]:
         """Yield the present messages of a new consumer.
 
-        With replicas, wait at most `_LAG_TIMEOUT_S` for each missing message up to `through`.
+        If the announced messages do not arrive in time, another consumer delivers those that were not deleted. With
+        replicas, wait at most `_LAG_TIMEOUT_S` for each missing message up to `through`.
 
         Args:
             stream: The name of the stream.
@@ -279,6 +280,7 @@ class StreamReader:
             The messages in the order of their sequences.
 
         Raises:
+            BusUnavailableError: The broker does not answer.
             PeerError: The broker refuses the consumer.
             PermissionDeniedError: The broker refuses a permission that the consumer needs.
         """
@@ -297,7 +299,7 @@ class StreamReader:
                 await push.close()
             if push.denied is not None:
                 raise PermissionDeniedError(str(push.denied))
-            if not push.lost_reason:
+            if not push.lost_reason and not (push.left and await self._has_more(stream, subject, after)):
                 return
 
     async def _arrives(self, push: PushConsumer, *, lacks: bool) -> bool:
@@ -311,9 +313,13 @@ class StreamReader:
         try:
             async with asyncio.timeout(wait):
                 await push.wait()
-        except TimeoutError:  # the remaining messages were deleted
+        except TimeoutError:  # the remaining messages were deleted, or the network is silent
             return bool(push.buffer)
         return bool(push.buffer)
+
+    async def _has_more(self, stream: str, subject: str, after: int) -> bool:
+        newest = await self.last(stream, subject)
+        return newest is not None and newest.sequence > after
 
 
 def _to_direct_message(answer: WireMessage) -> StoredMessage:
