@@ -20,7 +20,7 @@ from pointsman.bus.jetstream.bus import JetStreamBus, connect
 from pointsman.bus.jetstream.client import NatsClient, _WebSocket
 from pointsman.bus.jetstream.protocol import WireMessage
 from pointsman.errors import BusUnavailableError, ConfigurationError
-from pointsman.ports.bus import StoredMessage
+from pointsman.ports.bus import Service, StoredMessage
 from pointsman.settings import Settings
 
 
@@ -66,6 +66,39 @@ async def test_time_out_ends_a_subscription_that_waits_for_the_flusher(
             async with asyncio.timeout(0.1):
                 await bus.listen("somewhere", ignore)
     await bus.close()
+
+
+@pytest.mark.parametrize("kind", ["listen", "receive", "serve"])
+async def test_time_out_of_a_subscription_leaves_no_subscription(settings: Settings, kind: str) -> None:
+    """The network is silent, so the broker does not confirm the subscription. The queue of a listener has no bound."""
+
+    async def ignore(message: StoredMessage) -> None:
+        """Do nothing."""
+
+    async def subscribe() -> None:
+        if kind == "listen":
+            await bus.listen("somewhere", ignore)
+        elif kind == "serve":
+            await bus.serve(Service(name="a", id="i1", version="1.0.0", description="a", subject="somewhere"))
+        else:
+            async with await bus.receive_forwarded("a", lambda delivery: None):
+                """Do nothing."""
+
+    where = urlsplit(settings.url)
+    async with Proxy(where.hostname or "", where.port or 0) as proxy:
+        bus = await connect(settings.model_copy(update={"url": proxy.url}), name="test", wait=TIMEOUT_S)
+        async with await bus.receive_forwarded("b", lambda delivery: None):
+            """Subscribe to the reports about absent receivers, which the connection keeps."""
+        before = set(bus._connection.client._subs)
+
+        proxy.black_hole()
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.1):
+                await subscribe()
+        proxy.heal()
+
+        assert set(bus._connection.client._subs) == before
+        await bus.close()
 
 
 @pytest.mark.parametrize("scheme", ["nats", "ws"])

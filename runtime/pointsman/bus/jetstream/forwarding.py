@@ -81,10 +81,13 @@ class Forwarder:
         if self._subscription is None:
             self._subscription = await self._bus.subscribe(f"{self._inbox}.>", self._on_no_responders)
         inbox = await self._bus.subscribe(f"{prefix}>", arrived)
-        await self._bus.flush()
-        if inbox.refused is not None:
+        try:
+            await self._bus.flush()
+            if inbox.refused is not None:
+                raise inbox.refused
+        except BaseException:
             await inbox.unsubscribe()
-            raise inbox.refused
+            raise
         try:
             yield
         finally:

@@ -137,7 +137,11 @@ class PullConsumer:
         """Subscribe to a new inbox, and leave the old inbox."""
         pull = PullRequest(self._bus, self._stream, self._name)
         pull.on_arrival = self._start_hold_timer
-        await pull.open()
+        try:
+            await pull.open()
+        except BaseException:
+            await pull.close()
+            raise
         if self._closed:  # closed during the call
             await pull.close()
             return

@@ -50,10 +50,13 @@ class Subscriptions:
         check_filter(subject)
         arrived = asyncio.Queue[WireMessage]()
         inbox = await self._bus.subscribe(subject, arrived.put_nowait)
-        await self._flush()
-        if inbox.refused is not None:
+        try:
+            await self._flush()
+            if inbox.refused is not None:
+                raise inbox.refused
+        except BaseException:
             await inbox.unsubscribe()
-            raise inbox.refused
+            raise
         return self._deliver_loop(inbox, arrived, on_message)
 
     @asynccontextmanager
@@ -93,13 +96,17 @@ class Subscriptions:
 
             return asked
 
-        inboxes = []
+        inboxes: list[BusSubscription] = []
         try:
             for subject, verb in micro_subjects(service):
                 inboxes.append(await self._client.subscribe_async(subject, answering(verb)))
-        except CLIENT_ERRORS as error:
-            raise BusUnavailableError(f"cannot serve {service.name}: {error}") from error
-        await self._flush()
+            await self._flush()
+        except BaseException as error:
+            for inbox in inboxes:
+                await inbox.unsubscribe()
+            if isinstance(error, CLIENT_ERRORS):
+                raise BusUnavailableError(f"cannot serve {service.name}: {error}") from error
+            raise
         return _unsubscribe_on_exit(inboxes)
 
     async def _flush(self) -> None:
