@@ -17,7 +17,7 @@ from pointsman.client.streamed_text import StreamedTexts
 from pointsman.client.workflow import Workflow, read_delta, read_progress
 from pointsman.engine.log.reader import as_async_generator, read_commit
 from pointsman.errors import BusUnavailableError
-from pointsman.gateway.feed import LogFeed, Subscription
+from pointsman.gateway.feed import LogFeed, StreamResetError, Subscription
 from pointsman.http.sse import KEEPALIVE_INTERVAL_S
 from pointsman.ports.bus import StoredMessage
 from pointsman_schemas.events import Delta, Progress
@@ -97,6 +97,10 @@ class WorkflowStreams:
         Yields:
             The entries, in order, and the reports and pieces of text; None when nothing has happened for
             `KEEPALIVE_INTERVAL_S` seconds.
+
+        Raises:
+            StreamResetError: The gateway stops, or the broker has lost the end of the log. The end of the iterator
+                without this error is the end of the workflow.
         """
         position = after or Position(0, -1)
         subject, texts = self._client.subjects.log(workflow.team, workflow.id), StreamedTexts()
@@ -139,6 +143,7 @@ class WorkflowStreams:
                                 yield event
                                 if isinstance(event.entry, WorkflowEnded) and event.entry.outcome.round >= round:
                                     return
+        raise StreamResetError
 
     async def history(self, workflow: Workflow) -> AsyncGenerator[LogEvent, None]:
         """Yield the present entries of a workflow.

@@ -97,6 +97,23 @@ async def test_a_stream_ends_when_the_gateway_stops() -> None:
             await waiting
 
 
+async def test_a_stream_ends_when_the_gateway_stops_during_the_sending_of_an_entry() -> None:
+    """Without this error, a front end could not tell the stop from the end of the client, and would cancel the work."""
+    bus, entries = MemoryBus(), completed()
+    await store(bus, entries[0])
+    async with following(bus) as (streams, workflow, _), aclosing(streams.follow(workflow)) as items:
+        await anext(items)
+        streams.stop()
+
+        with pytest.raises(StreamResetError):
+            await anext(items)
+    async with following(bus) as (streams, workflow, _), aclosing(streams.follow(workflow)) as items:
+        streams.stop()
+
+        with pytest.raises(StreamResetError):
+            await anext(items)
+
+
 async def test_a_full_queue_drops_reports_and_leaves_entries_to_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
     bus = MemoryBus()
     await store(bus, *completed())
