@@ -33,7 +33,7 @@ async def follow_bucket(bucket: KeyValue, apply: Callable[[KeyValueEntry], None]
             async with aclosing(as_async_generator(bucket.follow(revision))) as changes:
                 async for entry in changes:
                     apply(entry)
-                    revision = max(revision, entry.revision)
+                    revision = entry.revision  # lower than before in a bucket that was created again
         except BusUnavailableError as error:
             _log.info("bucket_unavailable", content=content, error=str(error), hint="the read is repeated")
         await asyncio.sleep(_RETRY_PAUSE_S)

@@ -224,11 +224,11 @@ async def follow_workflow(
     """
     log = subjects.log(team, workflow) if team is not None else subjects.workflow_log(workflow)
     wanted: dict[StreamKind, str] = {"log": log, "results": subjects.workflow_events(workflow, team)}
-    seen: dict[StreamKind, int] = dict.fromkeys(wanted, 0)
+    seen: dict[StreamKind, StoredMessage] = {}
     present: list[StoredMessage] = []
     for stream, subject in wanted.items():  # the log first: if it has the workflow's end, all reports are stored, too
         found = [stored async for stored in bus.read(stream, subject)]
-        seen[stream] = found[-1].sequence if found else 0
+        seen.update({stream: found[-1]} if found else {})
         present += found
     for stored in sorted(present, key=lambda stored: stored.at):
         yield stored
@@ -236,10 +236,13 @@ async def follow_workflow(
         return
     arrived: asyncio.Queue[tuple[StreamKind, StoredMessage] | Exception] = asyncio.Queue(_MAX_CONCURRENT)
 
+    def after(stream: StreamKind) -> int:
+        return seen[stream].sequence if stream in seen else 0
+
     async def follow(stream: StreamKind) -> None:
         try:
             async with aclosing(
-                as_async_generator(bus.follow(stream, [wanted[stream]], after=seen[stream]))
+                as_async_generator(bus.follow(stream, [wanted[stream]], after=after(stream)))
             ) as messages:
                 async for stored in messages:
                     await arrived.put((stream, stored))
@@ -252,13 +255,15 @@ async def follow_workflow(
             if isinstance(new := await arrived.get(), Exception):
                 raise new
             stream, stored = new
-            if stored.sequence <= seen[stream]:  # a report that was yielded before the commit that ends the workflow
+            # Skip a report that was yielded before the commit that ends the workflow. But in a stream that was created
+            # again, a later message has a lower sequence.
+            if stored.sequence <= after(stream) and stored.at <= seen[stream].at:
                 continue
             if stream == "log" and _ends_workflow(stored):
-                async for report in bus.read("results", wanted["results"], after=seen["results"]):
-                    seen["results"] = report.sequence
+                async for report in bus.read("results", wanted["results"], after=after("results")):
+                    seen["results"] = report
                     yield report
-            seen[stream] = stored.sequence
+            seen[stream] = stored
             yield stored
     finally:
         for task in tasks:
