@@ -136,7 +136,7 @@ async def test_a_turn_shows_tools_and_text_while_they_come_and_keeps_files(
             assert await asyncio.to_thread(downloaded.read_bytes) == b"two charges"
             await page.get_by_role("link", name="Conversations", exact=True).click()
             await expect(page.locator(".thread-row").nth(1)).to_contain_text("I was charged twice")
-            (thread,) = await client.operations.threads()
+            thread = await factory.ended_thread(client, 2)
 
     assert histories == [[], ["I was charged twice"]]
     assert (thread.caller, [turn.outcome for turn in thread.turns]) == ("anna", ["completed", "completed"])
@@ -169,11 +169,10 @@ async def test_a_question_is_answered_in_the_chat_and_a_turn_is_cancelled(browse
         await expect(later.locator(".step").last).to_contain_text("Running")
         await later.get_by_role("button", name="Cancel this turn").click()
         await expect(later.locator(".status").first).to_have_text("Cancelled")
-        state = await client.thread("desk", "t1").state()
+        thread = await factory.ended_thread(client, 2)
         hold.set()
 
-    assert state is not None
-    assert [turn.outcome for turn in state.turns] == ["completed", "cancelled"]
+    assert [turn.outcome for turn in thread.turns] == ["completed", "cancelled"]
 
 
 async def test_a_conversation_of_another_caller_is_read_only(browser: Browser) -> None:

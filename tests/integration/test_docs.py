@@ -180,7 +180,7 @@ async def test_the_blocks_of_the_threads_run(client: Client, settings: Settings,
     (tmp_path / "talk.py").write_text(talk)
 
     await run("python talk.py", tmp_path, settings)
-    (thread,) = await client.operations.threads()
+    thread = await factory.ended_thread(client, 2)
     for line in commands.splitlines():
         await run(line.replace("THREAD", thread.thread), tmp_path, settings)
     (left,) = await client.operations.threads()

@@ -43,6 +43,7 @@ from pointsman_schemas.plan import Plan
 from pointsman_schemas.role_io import PlannerInput, Synthesis, SynthesizerInput
 from pointsman_schemas.strict_json import parse
 from pointsman_schemas.team import Limits, RetryPolicy, Team
+from pointsman_schemas.threads import Thread
 from support.waiting import in_time, until
 
 __all__ = [
@@ -52,6 +53,7 @@ __all__ = [
     "SETTINGS",
     "RunningTeam",
     "echo",
+    "ended_thread",
     "planner_of",
     "running",
     "shaky",
@@ -163,6 +165,21 @@ async def return_to(bus: Bus, handoff: str) -> str:
     stored = await until(lambda: bus.last("handoffs", handoff), seconds=20)
     assert isinstance(stored, StoredMessage)
     return parse(Handoff, stored.body).return_to
+
+
+async def ended_thread(client: Client, turns: int) -> Thread:
+    """Wait until the only thread has `turns` turns, and the record has the end of each. Return the thread.
+
+    A supervisor publishes the outcome of a turn before it writes the record.
+    """
+
+    async def read() -> Thread | None:
+        (thread,) = await client.operations.threads()
+        return thread if len(thread.turns) == turns and all(turn.outcome for turn in thread.turns) else None
+
+    thread = await until(read)
+    assert isinstance(thread, Thread)
+    return thread
 
 
 @asynccontextmanager
