@@ -56,7 +56,7 @@ async def client(settings: Settings, tmp_path: Path) -> AsyncIterator[Client]:
     up = [await background(f"pointsman {command}", tmp_path, settings) for command in commands]
     try:
         async with connect(settings=settings) as connected:
-            await alive(connected, {"planner", "synthesizer", "billing", "technical", "account"})
+            await alive(connected, {"customer-service", "planner", "synthesizer", "billing", "technical", "account"})
             yield connected
     finally:
         await end(up)

@@ -89,7 +89,9 @@ async def end(processes: Sequence[Ready]) -> None:
 
 
 async def alive(client: Client, names: set[str]) -> None:
+    """Wait until the agents and the teams `names` have announced their cards."""
+
     async def here() -> bool:
-        return names <= {card.name for card in await client.operations.agents()}
+        return names <= {card.name for card in await client.bus.registry.cards()}
 
     await until(here, seconds=60)
