@@ -25,7 +25,7 @@ from support.recording_server import RecordingServer
 from support.waiting import until
 
 from pointsman.bus.embedded_server import EmbeddedBroker
-from pointsman.bus.jetstream.bus import connect
+from pointsman.bus.jetstream.bus import JetStreamBus, connect
 from pointsman.bus.jetstream.login import Login, addresses
 from pointsman.errors import BusUnavailableError, ConfigurationError
 from pointsman.settings import Settings
@@ -135,14 +135,22 @@ async def test_the_user_of_a_refused_credentials_file_is_named(tmp_path: Path) -
 
 
 async def test_renewed_credentials_are_read_at_the_next_connection(tmp_path: Path) -> None:
-    path = ACCOUNTS.write(tmp_path / "ada.creds", "ada", exp=int(time.time()) + 2)
+    path = tmp_path / "ada.creds"
     async with configured_server(tmp_path, ACCOUNTS.config) as port:
         settings = Settings(url=f"nats://127.0.0.1:{port}", credentials=str(path), request_timeout=5.0)
-        bus = await connect(settings, name="test", wait=TIMEOUT_S)
-        path.write_text("being written")  # a user that expires soon is accepted
+
+        async def log_in(seconds: int) -> JetStreamBus:
+            ACCOUNTS.write(path, "ada", exp=int(time.time()) + seconds)
+            return await connect(settings, name="test", wait=TIMEOUT_S)
+
         with capture_logs() as lines:
-            await until(lambda: any(line["event"] == "connection_rejected" for line in lines))
-            assert any(line["event"] == "credentials_not_read" for line in lines)
+            try:
+                bus = await log_in(2)
+            except ConfigurationError:  # on a busy machine, the login expires before the connection is open
+                bus = await log_in(8)
+            path.write_text("being written")  # a user that expires soon is accepted
+            expected = {"connection_rejected", "credentials_not_read"}
+            await until(lambda: expected <= {line["event"] for line in lines})
             with pytest.raises(BusUnavailableError, match=r"refuses the connection of user 'ada'"):
                 await asyncio.wait_for(bus.time(), AT_ONCE)
 
