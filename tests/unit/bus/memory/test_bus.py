@@ -6,7 +6,7 @@ import asyncio
 from datetime import timedelta
 
 from pointsman.bus.memory.bus import MemoryBroker, MemoryBus
-from pointsman.ports.bus import Bus
+from pointsman.ports.bus import Bus, StoredMessage
 from pointsman.testing.clock import VirtualClock
 from pointsman_schemas.card import AgentCard
 
@@ -81,6 +81,35 @@ async def test_waiting_leaves_no_tasks_behind() -> None:
     await clock.settle()
 
     assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+async def test_a_caller_that_is_cancelled_while_its_subscription_ends_does_not_continue() -> None:
+    bus, heard, released, continued = MemoryBus(), asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def hold(stored: StoredMessage) -> None:
+        heard.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await released.wait()
+
+    async def subscribe() -> None:
+        async with await bus.listen("pointsman.live.>", hold):
+            await bus.broadcast("pointsman.live.w.a", b"1", {})
+            await heard.wait()
+        continued.set()
+
+    subscribing = asyncio.create_task(subscribe())
+    await heard.wait()
+    for _ in range(5):  # until the end of the block waits for the listener
+        await asyncio.sleep(0)
+    subscribing.cancel()
+    await asyncio.sleep(0)
+    released.set()
+    await asyncio.wait({subscribing})
+
+    assert subscribing.cancelled()
+    assert not continued.is_set()
 
 
 def test_it_is_a_bus() -> None:
