@@ -10,7 +10,7 @@ from pathlib import Path
 from pointsman.settings import Settings
 from support import factory
 from support.agui_teams import AGENTS, TEAMS
-from support.conformance.npm import PACKAGES
+from support.conformance.npm import PACKAGES, end_process
 from support.gateway import served_gateway
 
 __all__ = ["run"]
@@ -32,5 +32,8 @@ async def run(settings: Settings, environment: Mapping[str, str]) -> bool:
     script = shutil.copy(_SCRIPT, PACKAGES)  # Node looks for packages beside the script
     async with factory.team(TEAMS, AGENTS, on=settings), served_gateway(settings) as address:
         process = await asyncio.create_subprocess_exec("node", script, address, env=environment)
-        async with asyncio.timeout(_TIMEOUT_S):
-            return await process.wait() != 0
+        try:
+            async with asyncio.timeout(_TIMEOUT_S):
+                return await process.wait() != 0
+        finally:
+            await end_process(process)

