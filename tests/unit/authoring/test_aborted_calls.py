@@ -112,10 +112,10 @@ async def test_cancelled_attempt_has_its_usage_in_the_outcome() -> None:
     model, clock = Slow(), VirtualClock()
     team = Team(name="t", strategy=Pipeline(stages=(Stage(agent="teller"),)), retry=RetryPolicy(attempts=1))
 
-    async with factory.team(team, [teller(model, timeout=10)], clock=clock) as client:
+    async with factory.team(team, [teller(model, timeout=5)], clock=clock) as client:
         workflow = await client.submit("t", "a story")
         await until(lambda: model.requests)  # the model has said its text, too
-        outcome = await in_time(clock, workflow.outcome(20))
+        outcome = await in_time(clock, workflow.outcome(20), 1.0)
 
     assert "no result within" in outcome.reason
     taken = estimate_input_tokens(model.requests[0])
