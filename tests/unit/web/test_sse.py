@@ -48,7 +48,7 @@ async def test_a_poll_ends_with_its_last_watcher_also_after_a_refresh() -> None:
             await asyncio.sleep(0)
 
     watching = asyncio.create_task(watch())
-    ended, _ = await asyncio.wait({watching}, timeout=1.0)
+    ended, _ = await asyncio.wait({watching}, timeout=TIMEOUT_S)
     watching.cancel()
 
     assert ended
