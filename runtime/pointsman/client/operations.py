@@ -198,6 +198,7 @@ class Operations:
         """
         deadline = self._clock.monotonic() + _PUBLISH_TIMEOUT_S
         while True:
+            is_late = self._clock.monotonic() >= deadline  # before the read, so that a slow read is repeated
             asked = await self._published_questions(workflow)
             still_open: set[str] = set()
             now = self._clock.now()
@@ -207,7 +208,7 @@ class Operations:
                     newest = await newest_commit(self._bus, self._subjects, name)
                     if newest.imported_from is None:  # no supervisor would read the answer to an imported question
                         still_open.update(newest.commit.open_questions)
-            if workflow is None or still_open <= asked.keys() or self._clock.monotonic() >= deadline:
+            if workflow is None or still_open <= asked.keys() or is_late:
                 return [each for name, each in asked.items() if name in still_open and each.expires_at > now]
             await self._clock.sleep(_PUBLISH_POLL_S)
 

@@ -19,7 +19,9 @@ from pointsman.authoring.context import Context
 from pointsman.authoring.llm_agent import LLMAgent
 from pointsman.authoring.tools import tool
 from pointsman.bus.memory.bus import MemoryBroker, MemoryBus
+from pointsman.client import operations
 from pointsman.client.client import Client
+from pointsman.engine.log.reader import newest_commit
 from pointsman.errors import ContractError, NotFoundError
 from pointsman.ports.model import ToolSpec
 from pointsman.testing.models import ScriptedModel, text_reply, tool_reply
@@ -78,6 +80,34 @@ async def test_a_question_that_is_committed_but_not_published_yet_is_found(monke
         return await publish(self, subject, *given, **named)
 
     monkeypatch.setattr(MemoryBus, "publish", publish_late)
+    async with factory.team(TEAM, [planner_of(PAY), payer([])]) as client:
+        workflow = await client.submit("bank", {"amount": 900})
+        async for event in workflow.events():
+            if isinstance(event, QuestionAsked):
+                break
+        (question,) = await client.operations.questions(workflow.id)
+
+    assert question.workflow_id == workflow.id
+
+
+async def test_the_published_questions_are_read_again_after_a_slow_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The question is published after the first read of the questions. The read of the log then takes longer than the
+    wait for a publish."""
+    monkeypatch.setattr(operations, "_PUBLISH_TIMEOUT_S", 0.1)
+    read, publish = asyncio.Event(), MemoryBus.publish
+
+    async def publish_late(self: MemoryBus, subject: str, *given: Any, **named: Any) -> int:
+        if ".question." in subject:
+            await read.wait()
+        return await publish(self, subject, *given, **named)
+
+    async def read_slowly(*given: Any) -> Any:
+        read.set()
+        await asyncio.sleep(0.2)
+        return await newest_commit(*given)
+
+    monkeypatch.setattr(MemoryBus, "publish", publish_late)
+    monkeypatch.setattr(operations, "newest_commit", read_slowly)
     async with factory.team(TEAM, [planner_of(PAY), payer([])]) as client:
         workflow = await client.submit("bank", {"amount": 900})
         async for event in workflow.events():
