@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -16,6 +17,7 @@ from support.factory import planner_of, synthesizer
 from support.gateway import http_client, served_gateway
 from support.waiting import until
 
+from pointsman.bus.jetstream.bus import JetStreamBus
 from pointsman.settings import Settings
 
 pytestmark = pytest.mark.timeout(120)
@@ -113,7 +115,19 @@ async def test_a_repeated_run_is_the_same_workflow(client: httpx2.AsyncClient) -
     check(again)
 
 
-async def test_a_question_interrupts_the_run_and_a_later_run_answers_it(client: httpx2.AsyncClient) -> None:
+async def test_a_question_interrupts_the_run_and_a_later_run_answers_it(
+    client: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The supervisor stores the question later than a reader of the questions waits for it."""
+    monkeypatch.setattr("pointsman.client.operations._PUBLISH_TIMEOUT_S", 0.05)
+    publish = JetStreamBus.publish
+
+    async def publish_late(self: JetStreamBus, subject: str, *given: Any, **named: Any) -> int:
+        if ".question." in subject:
+            await asyncio.sleep(0.5)
+        return await publish(self, subject, *given, **named)
+
+    monkeypatch.setattr(JetStreamBus, "publish", publish_late)
     first = await events_of(client, "alone", run_input("ask me"))
     check(first)
     (interrupt,) = first[-1]["outcome"]["interrupts"]

@@ -136,11 +136,16 @@ async def _stream(
                 if not isinstance(item, LogEvent):
                     continue
                 ended = isinstance(item.entry, WorkflowEnded)
-                if isinstance(item.entry, QuestionAsked) and (waiting := await _open_questions(context, workflow)):
-                    ended = True
-                    for event in events.interrupt(waiting):
-                        yield _frame(event)
-                    return
+                if isinstance(item.entry, QuestionAsked):
+                    while not (waiting := await _open_questions(context, workflow)):
+                        if context.streams.stopping.is_set() or not await _is_asking(context, workflow):
+                            break
+                        yield KEEPALIVE_COMMENT  # the supervisor has committed the question, but stores it late
+                    if waiting:
+                        ended = True
+                        for event in events.interrupt(waiting):
+                            yield _frame(event)
+                        return
     except StreamResetError:
         ended = True  # the gateway stops, so the workflow is not cancelled
         for event in events.fail("the gateway stops; send the run again", "gateway_stopping"):
@@ -151,8 +156,17 @@ async def _stream(
 
 
 async def _open_questions(context: Context, workflow: Workflow) -> Sequence[Question]:
-    """Return the open questions of a workflow. The list is empty if all questions have been answered by now."""
+    """Return the open questions of a workflow.
+
+    The list is empty if all questions have been answered by now, or if no question was stored within some seconds.
+    """
     return await context.client.operations.questions(workflow.id)
+
+
+async def _is_asking(context: Context, workflow: Workflow) -> bool:
+    """Return True if the log of a workflow names an open question."""
+    details = await context.client.details(workflow.id)
+    return details is not None and bool(details.questions)
 
 
 def _frame(event: BaseEvent) -> bytes:
