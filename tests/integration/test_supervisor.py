@@ -249,6 +249,7 @@ async def test_a_damaged_log_closes_its_workflow_and_no_other(
     async with factory.team(TEAM, [planner_of(ONE_TASK), synthesizer, echo("a")], on=settings) as client:
         closed = await outcome_of(bus, subjects, damaged.id)
         other = await (await client.submit("crew", "hello")).outcome(10)
+        await until(lambda: _at_least(bus, subjects, 1))  # stored after the outcome
         kinds = {letter.cause.kind for letter in await letters(bus, subjects)}
 
     assert closed.status == "failed"
@@ -272,7 +273,8 @@ async def test_oversized_handoff_fails_its_own_task_with_a_reason(settings: Sett
         workflow = await client.submit("crew", "hello")
         outcome = await workflow.outcome(20)
         other = await (await client.submit("crew", "x" * (bus.max_payload - 1000))).outcome(20)
-        found = [parse(DeadLetter, each.body) async for each in client.bus.read("dead", client.subjects.dead_letters)]
+        await until(lambda: _at_least(bus, client.subjects, 2))  # that of a refused request is stored after the outcome
+        found = await letters(bus, client.subjects)
 
     assert outcome.status == "partial"
     assert [gap.task_id for gap in outcome.gaps] == ["join"]
