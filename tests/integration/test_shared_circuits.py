@@ -76,14 +76,16 @@ async def test_two_supervisors_send_one_probe_to_a_failing_agent(settings: Setti
             return "alpha" in await circuits()
 
         await wait_for(opened, "open circuit")
+        for supervisor in supervisors:  # otherwise a supervisor sends work that looks like a probe
+            await supervisor.logged("circuit_opened", agent="alpha")
 
         async def each_has_failed_or_waits() -> bool:  # otherwise one starts later and looks like a probe
             waits = [each for each in failing if await entries(system, each, TaskHeld)]
             return len(begun(tmp_path)) + len(waits) >= len(failing)
 
         await wait_for(each_has_failed_or_waits, "failure, or held task, of each")
-        (tmp_path / "ill").unlink()
         (tmp_path / "waits").touch()
+        (tmp_path / "ill").unlink()
         before = len(begun(tmp_path))
         held: list[Workflow] = []
 
