@@ -16,6 +16,8 @@ from itertools import takewhile
 from types import TracebackType
 from typing import Any, Self, TypeAlias
 
+from support.servers import close_server
+
 
 @dataclass(frozen=True)
 class Answer:
@@ -104,11 +106,7 @@ class FakeProvider:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         assert self._server is not None
-        self._server.close()
-        for connection in self._connections:
-            connection.cancel()
-        await asyncio.gather(*self._connections, return_exceptions=True)
-        await self._server.wait_closed()
+        await close_server(self._server, self._connections)
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -119,8 +117,10 @@ class FakeProvider:
             while (call := await _read(reader)) is not None:
                 if not await self._answer(call, writer):
                     break
-        except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
+        except (ConnectionError, asyncio.IncompleteReadError):
             pass
+        except asyncio.CancelledError:
+            writer.transport.abort()  # the rest of an answer is not sent
         finally:
             writer.close()
 

@@ -6,6 +6,8 @@ import asyncio
 from contextlib import suppress
 from types import TracebackType
 
+from support.servers import stop_accepting
+
 __all__ = ["Proxy"]
 
 _CHUNK = 65_536
@@ -68,6 +70,7 @@ class Proxy:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        await stop_accepting(self._server)
         self._server.close()
         self.heal()  # release held data, so that no task blocks
         self.cut()

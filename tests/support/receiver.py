@@ -13,6 +13,8 @@ from typing import Any
 
 from standardwebhooks.webhooks import Webhook
 
+from support.servers import close_server
+
 __all__ = ["Received", "Receiver", "Reply", "receiving"]
 
 
@@ -84,13 +86,20 @@ class Receiver:
 async def receiving(*replies: Reply, port: int = 0, tls: ssl.SSLContext | None = None) -> AsyncIterator[Receiver]:
     """Serve a receiver on loopback and yield it."""
     receiver = Receiver(replies=list(replies))
-    server = await asyncio.start_server(receiver.serve, "127.0.0.1", port, ssl=tls)
+    handlers: set[asyncio.Task[None]] = set()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        handlers.add(task)
+        task.add_done_callback(handlers.discard)
+        with suppress(asyncio.CancelledError):
+            await receiver.serve(reader, writer)
+
+    server = await asyncio.start_server(serve, "127.0.0.1", port, ssl=tls)
     port = server.sockets[0].getsockname()[1]
     receiver.url = f"{'https' if tls else 'http'}://127.0.0.1:{port}/hook"
     try:
         yield receiver
     finally:
-        server.close()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(5):
-                await server.wait_closed()
+        await close_server(server, handlers)

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
 
+from support.servers import stop_accepting
+
 __all__ = ["RecordingServer", "server_context"]
 
 _INFO: Mapping[str, Any] = {
@@ -59,6 +61,7 @@ class RecordingServer:
     async def stop(self) -> None:
         """Close the port and each connection."""
         if self._server is not None:
+            await stop_accepting(self._server)
             self._server.close()
             self.hang_up()
             self._server = None
