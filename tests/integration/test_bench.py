@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.timeout(180)
 def test_one_w1_stores_exactly_the_messages_of_the_protocol(tmp_path: Path) -> None:
     found = tmp_path / "numbers.json"
-    command = "-m benchmarks --smoke --rounds 1 --single 3 --many 16 --concurrency 8 --no-shapes --no-tracing --json"
+    command = "-m benchmarks --smoke --rounds 3 --single 1 --many 8 --concurrency 8 --no-shapes --no-tracing --json"
 
     run = subprocess.run(
         [sys.executable, *command.split(), str(found)], cwd=ROOT, capture_output=True, text=True, timeout=170
