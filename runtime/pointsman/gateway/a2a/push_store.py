@@ -114,7 +114,10 @@ class PushStore:
             except ConflictError:
                 if attempt == _MAX_WRITES - 1:
                     raise
-                await asyncio.sleep(_CONFLICT_PAUSE_S)  # meanwhile, the watch delivers the newest change
+                await asyncio.sleep(_CONFLICT_PAUSE_S)
+                # `_read` leaves out deleted keys, and a bucket that was created again has lower revisions.
+                newest = await self._bucket.get(receiver.key)
+                self._revisions[receiver.key] = newest.revision if newest is not None else 0
 
     async def write(self, receiver: PushReceiver, revision: int) -> StoredReceiver:
         """Change a receiver by compare-and-set.
