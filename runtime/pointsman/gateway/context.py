@@ -117,6 +117,8 @@ class Context:
     def cancel_later(self, caller: Caller, workflow: Workflow) -> None:
         """Cancel a workflow whose client has disconnected. The call returns at once.
 
+        Do nothing if the gateway stops, because the stopping server closes the connections of the remaining clients.
+
         Args:
             caller: The caller.
             workflow: The workflow.
@@ -133,6 +135,8 @@ class Context:
                     hint="the deadline ends the workflow",
                 )
 
+        if self.streams.stopping.is_set():
+            return
         task = asyncio.create_task(cancel())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

@@ -77,3 +77,23 @@ async def test_a_wait_is_bounded() -> None:
         submitted = await context.submit(CALLER, "absent", "hello")
         with pytest.raises(TimeoutError):
             await context.outcome(submitted, 0.01)
+
+
+async def test_a_stream_that_the_stopping_gateway_closes_cancels_no_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server closes the connections of slow clients some seconds after the stop."""
+    cancelled: list[str] = []
+
+    async def cancel(self: Workflow, reason: str = "", *, actor: str | None = None) -> None:
+        cancelled.append(self.id)
+
+    monkeypatch.setattr(Workflow, "cancel", cancel)
+    async with running_context() as context:
+        submitted = await context.submit(CALLER, "crew", "hello")
+        context.cancel_later(CALLER, submitted.workflow)
+        await asyncio.sleep(0)
+        before = list(cancelled)
+        context.streams.stop()
+        context.cancel_later(CALLER, submitted.workflow)
+        await asyncio.sleep(0)
+
+    assert before == cancelled == [submitted.workflow.id]
