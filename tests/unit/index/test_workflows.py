@@ -122,3 +122,25 @@ async def test_recreated_log_is_read_from_its_start() -> None:
     folding.cancel()
 
     assert [row.id for row in index.page(Search()).rows] == ["wf_9"]
+
+
+async def test_an_index_is_current_if_the_newest_commit_is_deleted_before_it_is_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Deleting(MemoryBus):
+        deleted = False
+
+        async def last(self, stream: StreamKind, subject: str) -> StoredMessage | None:
+            found = await super().last(stream, subject)
+            if found is not None and not self.deleted:
+                self.deleted = True
+                await self.delete(stream, found.sequence)
+            return found
+
+    monkeypatch.setattr("pointsman.engine.log.follower._RETRY_PAUSE_S", 0.01)
+    bus = Deleting()
+    for number in range(2):
+        await store(bus, started(f"wf_{number}"), workflow=f"wf_{number}")
+
+    async with asyncio.timeout(10), following(WorkflowIndex(bus, Subjects())) as index:
+        assert [row.id for row in index.matching(Search())] == ["wf_0"]

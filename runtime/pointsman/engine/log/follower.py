@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 
 from pointsman.engine.log.reader import as_async_generator
 from pointsman.errors import BusUnavailableError
@@ -78,17 +78,36 @@ class StreamFollower(ABC):
         if after >= end:
             self.moved()
         messages = as_async_generator(self._bus.follow(self._stream, [self._subject], after=after))
-        async with aclosing(messages):
-            applied = 0
-            async for stored in messages:
-                if stored.sequence <= self.sequence:
-                    self._restart()
-                await self.apply(stored)
-                self.sequence = stored.sequence
-                self.moved()
-                applied += 1
-                if applied % _YIELD_EVERY == 0:
-                    await asyncio.sleep(0)
+        checking = asyncio.create_task(self._check_end())
+        try:
+            async with aclosing(messages):
+                applied = 0
+                async for stored in messages:
+                    if stored.sequence <= self.sequence:
+                        self._restart()
+                    await self.apply(stored)
+                    self.sequence = stored.sequence
+                    self.moved()
+                    applied += 1
+                    if applied % _YIELD_EVERY == 0:
+                        await asyncio.sleep(0)
+        finally:
+            checking.cancel()
+            await asyncio.wait({checking})
+
+    async def _check_end(self) -> None:
+        """Correct the end of the history if its newest messages are deleted before they are read.
+
+        Otherwise `progress` would stay below 1 until the next message is stored.
+        """
+        while self.sequence < self._end:
+            await asyncio.sleep(_RETRY_PAUSE_S)
+            with suppress(BusUnavailableError):
+                last = await self._bus.last(self._stream, self._subject)
+                end = last.sequence if last else 0
+                if end < self._end:
+                    self._end = end
+                    self.moved()
 
     def _restart(self) -> None:
         _log.warning("stream_recreated", stream=self._stream, was_at=self.sequence, hint="the state is read again")
