@@ -118,7 +118,7 @@ async def test_readiness_goes_with_the_broker_and_comes_back_with_it(tmp_path: P
                 assert broker.pid is not None
                 os.kill(broker.pid, signal.SIGKILL)
                 await broker.stop()
-                await until_ready(ports, False, seconds=8)
+                await until_ready(ports, False, seconds=15)
                 status, body = await ask(ports[0], "/readyz")
                 alive = [(await ask(port, "/healthz"))[0] for port in ports]
                 broker = EmbeddedBroker(store, port=number)
@@ -126,12 +126,12 @@ async def test_readiness_goes_with_the_broker_and_comes_back_with_it(tmp_path: P
                 await until_ready(ports, True, seconds=20)
 
                 proxy.black_hole()
-                await until_ready(ports, False, seconds=8)
+                await until_ready(ports, False, seconds=15)
                 proxy.heal()
                 await until_ready(ports, True, seconds=20)
 
                 proxy.black_hole(upward=False)
-                await until_ready(ports, False, seconds=8)
+                await until_ready(ports, False, seconds=15)
                 proxy.heal()
                 await until_ready(ports, True, seconds=20)
     finally:
