@@ -9,6 +9,7 @@ from random import Random
 import pytest
 from playwright.async_api import Browser, Page, expect
 from support.browser import IN_BROWSER, page_of, served, wait_for_text
+from support.dashboard import lasting_broker
 from support.history import WORKFLOW, at, completed, dispatched, ended, planned, started, store, succeeded, tool
 
 from pointsman.bus.memory.bus import MemoryBus
@@ -200,7 +201,7 @@ async def test_edges_of_a_plan_of_500_tasks_stay_short(browser: Browser) -> None
 
 
 async def test_task_is_pale_until_a_worker_has_begun_it(browser: Browser) -> None:
-    bus = MemoryBus()
+    bus = lasting_broker().connect()
     await store(
         bus, started(), *planned(PlannedTask(id="t1", agent="fitter", intent="fit")), dispatched("t1", "fitter", 1)
     )
@@ -220,7 +221,7 @@ async def test_task_is_pale_until_a_worker_has_begun_it(browser: Browser) -> Non
 
 
 async def test_bars_are_to_scale_and_every_page_shows_the_cost(browser: Browser) -> None:
-    bus, paid = MemoryBus(), Usage(calls=1, input_tokens=100, output_tokens=20, cost=0.25)
+    bus, paid = lasting_broker().connect(), Usage(calls=1, input_tokens=100, output_tokens=20, cost=0.25)
     done, end = succeeded("t1", "fitter", 1.5, 4), ended("completed", 6)
     await store(
         bus,
@@ -277,7 +278,7 @@ class Watched(MemoryBus):
 
 
 async def test_agent_health_is_unknown_while_the_broker_or_the_dashboard_is_away(browser: Browser) -> None:
-    bus = Watched()
+    bus = Watched(broker=lasting_broker())
     await store(bus, *completed())
     for name in ("fitter", "planner"):
         await bus.registry.announce(AgentCard(name=name, instance="i1", description="fits", version="1"))
@@ -306,7 +307,7 @@ async def test_agent_health_is_unknown_while_the_broker_or_the_dashboard_is_away
 async def test_long_names_and_short_runs_fit_a_phone(
     browser: Browser,
 ) -> None:
-    bus, team = MemoryBus(), "a-team-with-a-name-of-fifty-six-letters-and-without-a-gap"
+    bus, team = lasting_broker().connect(), "a-team-with-a-name-of-fifty-six-letters-and-without-a-gap"
     never = TaskAbandoned(at=at(0.43), task_id="t1", cause="cancelled", reason="cancelled")
     await store(
         bus,

@@ -10,7 +10,7 @@ import pytest
 from playwright.async_api import Browser, Page, Route, expect
 from support import factory
 from support.browser import IN_BROWSER, page_of, served
-from support.dashboard import letter, publish
+from support.dashboard import lasting_broker, letter, publish
 from support.factory import planner_of
 from support.history import WORKFLOW, completed, dispatched, started, store, succeeded
 from support.waiting import until
@@ -289,7 +289,7 @@ async def test_an_approval_is_changed_and_given_by_keyboard_while_others_are_ans
 
 
 async def test_the_focus_on_an_agent_stays_while_its_numbers_change(browser: Browser) -> None:
-    bus = MemoryBus()
+    bus = lasting_broker().connect()
     await store(bus, *completed())
     await bus.registry.announce(AgentCard(name="fitter", description="fits", instance="i1"))
     async with served(Client(bus)) as address, page_of(browser, address) as page:

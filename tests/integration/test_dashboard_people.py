@@ -10,7 +10,7 @@ from playwright.async_api import Browser, Page, expect
 from support import factory
 from support.asgi import event_stream, request
 from support.browser import IN_BROWSER, page_of, served, wait_for_text
-from support.dashboard import watching
+from support.dashboard import lasting_broker, watching
 from support.factory import planner_of, synthesizer
 from support.history import START, at, completed, dispatched, ended, planned, started, store
 
@@ -57,7 +57,7 @@ async def test_failed_workflow_is_resumed_by_its_button(browser: Browser) -> Non
 
 
 async def test_agents_page_shows_teams_versions_and_owners(browser: Browser) -> None:
-    bus, long_ago = MemoryBus(), datetime.now(UTC) - timedelta(hours=1)
+    bus, long_ago = lasting_broker().connect(), datetime.now(UTC) - timedelta(hours=1)
     await store(bus, *completed())  # this log has a tester that no longer runs
     for number, digest in enumerate(("1" * 16, "2" * 16)):
         card = AgentCard(
@@ -78,7 +78,7 @@ async def test_agents_page_shows_teams_versions_and_owners(browser: Browser) -> 
 
 
 async def test_mistyped_team_is_refused_with_the_one_that_is_meant(browser: Browser) -> None:
-    bus = MemoryBus()
+    bus = lasting_broker().connect()
     await bus.registry.announce(team_card(Team(name="billing"), START, "s1"))
     # The browser logs the refusal as an error.
     async with served(Client(bus)) as address, page_of(browser, address, complains="422") as page:

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
-from pointsman.bus.memory.bus import MemoryBus
+from pointsman.bus.memory.bus import MemoryBroker, MemoryBus
 from pointsman.client.client import Client
 from pointsman.ports.bus import Bus
 from pointsman.settings import Settings
@@ -20,6 +20,11 @@ from support.history import TEAM, WORKFLOW, at
 from support.waiting import until
 
 NASTY = "<img src=x onerror=alert(1)>\u2028</script>\n\ndata: forged\nid: 99"
+
+
+def lasting_broker() -> MemoryBroker:
+    """Return a broker on which a card lives for three minutes, because a test announces its cards only once."""
+    return MemoryBroker(heartbeat=60.0)
 
 
 @asynccontextmanager
