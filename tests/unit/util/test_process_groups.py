@@ -16,7 +16,11 @@ pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(60)]
 
 @pytest.fixture(params=[True, False], ids=["groups", "no-groups"])
 def with_groups(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Remove the functions that are missing on a system without process groups, if the parameter is False."""
+    """Remove the functions that are missing on a system without process groups, if the parameter is False.
+
+    The groups of other tests do not count, because their end may still be under way.
+    """
+    monkeypatch.setattr(process_groups, "_groups", set())
     if not request.param:
         monkeypatch.setattr(process_groups, "_HAS_GROUPS", False)
         monkeypatch.delattr(os, "killpg")
