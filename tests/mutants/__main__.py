@@ -69,10 +69,13 @@ def _pytest(tests: Sequence[str], tree: Path) -> tuple[int, str]:
 
 
 def copied(to: Path) -> Path:
-    """Copy the files that the tests need. Keep modification times, so compiled files stay valid."""
+    """Copy the files that the tests need. Keep modification times, so compiled files stay valid.
+
+    A file that another process still compiles has a temporary name, which can be gone before it is copied.
+    """
     for name in _COPIED:
         if (ROOT / name).is_dir():
-            shutil.copytree(ROOT / name, to / name)
+            shutil.copytree(ROOT / name, to / name, ignore=shutil.ignore_patterns("*.pyc.*"))
         else:
             shutil.copy2(ROOT / name, to / name)
     return to
