@@ -362,7 +362,7 @@ async def test_stream_survives_the_broker_and_reports_the_outage(tmp_path: Path)
     crew = Crew()
     crew.go.set()
     async with EmbeddedBroker(tmp_path, port=free_ports(1)[0]) as broker:
-        settings = Settings(url=broker.url, ack_wait=2.0, heartbeat=0.5, shutdown_grace=2.0)
+        settings = Settings(url=broker.url, ack_wait=2.0, shutdown_grace=2.0)
         async with factory.team(TEAM, crew.agents, on=settings) as client:
             bus = await connect(settings, name="dashboard", wait=5.0)
             server = await Dashboard.open(Client(bus), settings)
