@@ -100,7 +100,7 @@ async def test_readiness_goes_with_the_broker_and_comes_back_with_it(tmp_path: P
     await broker.start()
     try:
         async with Proxy("127.0.0.1", number) as proxy:
-            settings = Settings(url=proxy.url, ack_wait=1.0, heartbeat=0.5, request_timeout=2.0, health_port=0)
+            settings = Settings(url=proxy.url, ack_wait=1.0, heartbeat=0.5, health_port=0)
             async with System(tmp_path / "processes", settings) as system:
                 services = await asyncio.gather(system.supervisor(CREW), system.worker(CREW))
                 ports = [await port_of(service) for service in services]

@@ -22,7 +22,7 @@ class Store:
 
     async def start(self) -> Settings:
         await self._broker.start()
-        return Settings(url=self._broker.url, ack_wait=1.0, heartbeat=2.0, request_timeout=2.0, shutdown_grace=0.2)
+        return Settings(url=self._broker.url, ack_wait=1.0, heartbeat=2.0, shutdown_grace=0.2)
 
     async def restart(self, *, back: str | None = None, copy: bool = False) -> None:
         """Stop the broker, copy its store or restore the streams that match `back`, and start the broker."""
