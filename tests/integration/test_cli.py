@@ -216,6 +216,7 @@ async def test_dead_letter_of_a_request_explains_its_replay(shell: Shell) -> Non
         told = await shell("dead", "show", letter["id"])
         replayed = await shell.json("dead", "replay", letter["id"])
         await until(lambda: client.bus.last("log", client.subjects.outcome("crew", replayed.lines[0]["workflow"])))
+        await until(client.operations.dead_letters)  # the letter is stored after the outcome
         (again,) = (await shell.json("dead", "list")).lines
 
     said = " ".join(told.out.split())
