@@ -21,6 +21,7 @@ from structlog.testing import capture_logs
 from support import factory
 from support.broker import remove_streams
 from support.checker import problems
+from support.cluster import free_ports
 from support.crew import CREW, planner, steps, synthesizer, team, worker
 from support.handoffs import SupervisorDouble
 from support.processes import System, wait_for
@@ -259,9 +260,9 @@ async def _as_many(client: Client, task: str, count: int, kind: str = "handoff")
 @pytest.mark.parametrize("seconds", SIZE.outages)
 async def test_first_requests_after_a_long_outage_find_their_agents(tmp_path: Path, seconds: float) -> None:
     """A card expires after 2.4 s, so every card expires during the outage."""
-    broker = EmbeddedBroker(tmp_path / "broker")
+    [port] = free_ports(1)
+    broker = EmbeddedBroker(tmp_path / "broker", port=port)
     await broker.start()
-    port = int(broker.url.rpartition(":")[2])
     settings = Settings(url=broker.url, ack_wait=1.0, heartbeat=0.8, request_timeout=1.0, shutdown_grace=0.5)
     loop = asyncio.get_running_loop()
     try:
@@ -290,9 +291,9 @@ async def test_consumers_survive_a_broker_restart(
     tmp_path: Path,
 ) -> None:
     """A reader keeps its position in memory and continues at this position."""
-    broker = EmbeddedBroker(tmp_path / "broker")
+    [port] = free_ports(1)
+    broker = EmbeddedBroker(tmp_path / "broker", port=port)
     await broker.start()
-    port = int(broker.url.rpartition(":")[2])
     settings = Settings(url=broker.url, ack_wait=1.0, heartbeat=5.0, request_timeout=1.0, shutdown_grace=0.5)
     try:
         async with factory.team(team, [planner, synthesizer, worker], on=settings) as client:
@@ -329,9 +330,9 @@ async def _consumers(client: Client) -> tuple[dict[str, dict[str, Any]], dict[st
 
 
 async def test_an_outage_is_not_taken_for_the_death_of_an_agent(tmp_path: Path) -> None:
-    broker = EmbeddedBroker(tmp_path / "broker")
+    [port] = free_ports(1)
+    broker = EmbeddedBroker(tmp_path / "broker", port=port)
     await broker.start()
-    port = int(broker.url.rpartition(":")[2])
     bus = await connect(Settings(url=broker.url, heartbeat=0.8), name="test", wait=10)
     await bus.set_up()
     try:
