@@ -374,11 +374,13 @@ async def test_processes_leave_in_time_although_the_broker_is_away(tmp_path: Pat
             await broker.stop()
             loop = asyncio.get_running_loop()
             asked = loop.time()
-            codes = await asyncio.gather(*(service.stop(seconds=20) for service in services))
+            with measured_stalls() as stalls:
+                codes = await asyncio.gather(*(service.stop(seconds=20) for service in services))
             took = loop.time() - asked
 
     assert codes == [0, 0]
-    assert took < settings.shutdown_grace + 6.0  # 2 s for the waiting work; 4 s are for a busy machine
+    # 2 s are for the waiting work; the third second is for a busy machine.
+    assert took < settings.shutdown_grace + 3.0 + sum(stalls)
 
 
 def test_connection_closed_by_the_library_is_reported_as_lost() -> None:

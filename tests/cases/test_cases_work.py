@@ -25,7 +25,7 @@ from support.lines import documents_of, lines_of
 from support.processes import Service, System, wait_for
 from support.providers import Answer, FakeProvider
 from support.sizes import SIZE, sized
-from support.waiting import until
+from support.waiting import measured_stalls, quickly, until
 
 from pointsman.authoring.agent import agent
 from pointsman.authoring.llm_agent import LLMAgent
@@ -51,7 +51,7 @@ async def test_frozen_and_killed_workers_are_replaced_within_two_ack_deadlines(
     """A frozen worker keeps its connection and sends nothing. After it continues, its late messages have no effect."""
     settings = settings.model_copy(update={"deliveries": 10})
     book, gate = tmp_path / "journal", tmp_path / "gate"
-    most = 2 * settings.ack_wait + 3.0  # three seconds for a busy machine
+    most = 2 * settings.ack_wait + 1.0
 
     async def begun(workflow: str, task: str, count: int) -> list[int]:
         lines = [line for line in documents_of(book) if line["what"] == "start"]
@@ -66,7 +66,7 @@ async def test_frozen_and_killed_workers_are_replaced_within_two_ack_deadlines(
         frozen = await client.submit("crew", steps("a", after=str(gate)))
         [pid] = await wait_for(lambda: begun(frozen.id, "a", 1), "start of the first task")
         os.kill(pid, signal.SIGSTOP)
-        [_, other] = await wait_for(lambda: begun(frozen.id, "a", 2), "second start", seconds=most)
+        [_, other] = await quickly(wait_for(lambda: begun(frozen.id, "a", 2), "second start"), most)
         gate.touch()
         first = await frozen.outcome(20)
         meanwhile = await (await client.submit("crew", steps("x", "y"))).outcome(30)
@@ -76,7 +76,7 @@ async def test_frozen_and_killed_workers_are_replaced_within_two_ack_deadlines(
         killed = await client.submit("crew", steps("b", after=str(gate)))
         [victim] = await wait_for(lambda: begun(killed.id, "b", 1), "start of the second task")
         await by_pid[victim].kill()
-        [_, heir] = await wait_for(lambda: begun(killed.id, "b", 2), "second start", seconds=most)
+        [_, heir] = await quickly(wait_for(lambda: begun(killed.id, "b", 2), "second start"), most)
         gate.touch()
         second = await killed.outcome(20)
         wrong = await problems(client.bus, client.subjects, "crew", [frozen.id, killed.id])
@@ -152,7 +152,8 @@ async def test_cancelled_workflow_ends_at_once_whatever_its_agents_do(settings: 
             took = time.monotonic() - asked  # until the stream of events has ended
             return await workflow.outcome(5), took, asked
 
-        endings = await asyncio.gather(*map(cancelled, kinds))
+        with measured_stalls() as stalls:
+            endings = await asyncio.gather(*map(cancelled, kinds))
         after = await asyncio.gather(*(system.ask("crew", request(kind, 0.01)) for kind in kinds))
         abandoned = await service.logged("handler_abandoned")
         left = await service.logged("thread_orphaned")
@@ -161,10 +162,9 @@ async def test_cancelled_workflow_ends_at_once_whatever_its_agents_do(settings: 
     await remove_streams(settings)
 
     assert {outcome.status for outcome, _, _ in endings} == {"cancelled"}
-    assert max(took for _, took, _ in endings) < settings.heartbeat
-    assert (
-        0 < stopped - endings[kinds.index("waits")][2] < settings.heartbeat
-    )  # all processes of a machine have the same clock
+    assert max(took for _, took, _ in endings) < 1.5 + sum(stalls)
+    # All processes of a machine have the same clock.
+    assert 0 < stopped - endings[kinds.index("waits")][2] < 1.0 + sum(stalls)
     assert {outcome.status for outcome in after} == {"completed"}  # cancelled work released the agent's only slot
     assert abandoned["agent"] == "refuses"
     assert (left["function"], left["agent"]) == ("blocks", "blocks")
@@ -379,7 +379,8 @@ async def test_no_process_is_delayed_by_its_collector(settings: Settings, tmp_pa
             assert await service.stop(seconds=15) == 0
             return time.monotonic() - asked
 
-        took = await asyncio.gather(*map(left, services))
+        with measured_stalls() as stalls:
+            took = await asyncio.gather(*map(left, services))
         lost = [sum(line["count"] for line in service.lines("spans_lost")) for service in services]
         loud = [len(service.lines(level="warning")) for service in services]
     await remove_streams(settings)
@@ -388,7 +389,7 @@ async def test_no_process_is_delayed_by_its_collector(settings: Settings, tmp_pa
     print(manner, *said)  # noqa: T201 - docs/faults.md has it from here
     assert Counter(statuses) == {"completed": SIZE.unexported}
     assert max(grown) < 4_000_000
-    assert max(took) < 8.0  # 4 s of this are the limit for the last export, and 4 s are for a busy machine
+    assert max(took) < 5.0 + sum(stalls)  # 4 s of this are the limit for the last export
     assert manner == "is slow" or min(lost) >= SIZE.unexported  # the slow collector may accept all spans
     assert max(loud) < 20
 

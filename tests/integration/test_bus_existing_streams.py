@@ -10,13 +10,13 @@ import pytest
 from structlog.testing import capture_logs
 from support.broker import TIMEOUT_S
 from support.permission_server import PermissionServer, Rights, permission_server
-from support.waiting import until
+from support.waiting import quickly, until
 
 from pointsman.bus.jetstream.bus import JetStreamBus, connect
 from pointsman.errors import ConfigurationError, PermissionDeniedError
 from pointsman.settings import Settings
 
-AT_ONCE_S = 4.0  # seconds; the time-out of a request, 5 s, would take longer
+AT_ONCE_S = 3.0
 CREATE = "$JS.API.CONSUMER.CREATE.OWN_WORK.agent-echo.own.handoff.echo.>"
 WORKER = Rights(
     publish=[
@@ -93,7 +93,7 @@ async def test_a_missing_consumer_names_the_command_that_creates_it(provision: b
         await echo.set_up()
 
         with pytest.raises(ConfigurationError) as caught:
-            await asyncio.wait_for(take_one(echo), AT_ONCE_S)
+            await quickly(take_one(echo), AT_ONCE_S)
 
         await echo.close()
         await root.close()
@@ -120,7 +120,7 @@ async def test_a_stream_that_may_not_be_created_is_named(tmp_path: Path) -> None
         echo = await open_bus(server, "echo")
 
         with pytest.raises(ConfigurationError, match=r"run `pointsman provision` as a user.*STREAM\.CREATE\."):
-            await asyncio.wait_for(echo.set_up(), AT_ONCE_S)
+            await quickly(echo.set_up(), AT_ONCE_S)
 
         await echo.close()
 
@@ -157,7 +157,7 @@ async def test_a_worker_without_the_right_to_pull_ends_at_once(tmp_path: Path) -
         echo = await open_bus(server, "echo", provision=False)
 
         with pytest.raises(PermissionDeniedError, match=r"CONSUMER\.MSG\.NEXT\.OWN_WORK\.agent-echo"):
-            await asyncio.wait_for(take_one(echo), AT_ONCE_S)
+            await quickly(take_one(echo), AT_ONCE_S)
 
         await echo.close()
         await root.close()

@@ -20,7 +20,7 @@ from structlog.testing import capture_logs
 from support.broker import TIMEOUT_S
 from support.cluster import free_ports
 from support.configured_server import configured_server
-from support.waiting import until
+from support.waiting import quickly, until
 
 from pointsman.bus.embedded_server import EmbeddedBroker
 from pointsman.bus.jetstream import provisioning
@@ -30,7 +30,7 @@ from pointsman.errors import ConfigurationError
 from pointsman.settings import Settings
 from pointsman.testing.clock import VirtualClock
 
-SOON_S = 8.0  # seconds; a refusal of a server that has just started is retried for one second, other errors for 30 s
+SOON_S = 4.0  # seconds; a refusal of a server that has just started is retried for one second
 ACCOUNTS = """
 accounts {
   PLAIN { users: [ { user: plain, password: pw } ] }
@@ -65,7 +65,7 @@ async def test_a_permanent_fault_is_a_configuration_error(
             assert not making.done()  # the first refusal is logged while `set_up` still tries
 
             with pytest.raises(ConfigurationError) as caught:
-                await asyncio.wait_for(making, SOON_S)
+                await quickly(making, SOON_S)
         await bus.close()
 
     [line] = [line for line in lines if line["event"] == "streams_not_ready"]
@@ -119,7 +119,7 @@ async def test_a_refusal_that_passes_ends_nothing(
     monkeypatch.setattr(bus._streams, "_clock", clock)
     monkeypatch.setattr(provisioning, "RECONNECT_INTERVAL_S", 0.01)
     with capture_logs() as lines:
-        await asyncio.wait_for(bus.set_up(), SOON_S)
+        await quickly(bus.set_up(), SOON_S)
 
     assert [line["event"] for line in lines if line["log_level"] == "warning"] == ["streams_not_ready"]
 
@@ -131,12 +131,12 @@ async def test_an_account_that_demands_maximum_sizes_names_the_setting(tmp_path:
     async with configured_server(tmp_path, ACCOUNTS) as port:
         bus = await connect(settings(port, "bounded"), name="test", wait=TIMEOUT_S)
         with pytest.raises(ConfigurationError, match=r"max bytes set.*POINTSMAN_STREAM_BYTES"):
-            await asyncio.wait_for(bus.set_up(), SOON_S)
+            await quickly(bus.set_up(), SOON_S)
         await bus.close()
 
         large = await connect(settings(port, "bounded", stream_bytes=150_000_000), name="test", wait=TIMEOUT_S)
         with pytest.raises(ConfigurationError, match="POINTSMAN_STREAM_BYTES"):
-            await asyncio.wait_for(large.set_up(), SOON_S)
+            await quickly(large.set_up(), SOON_S)
         await large.close()
 
 
@@ -267,7 +267,7 @@ async def test_a_leaf_without_jetstream_names_the_setting(tmp_path: Path) -> Non
     async with hub_and_leaf(tmp_path, leaf_jetstream="") as (_, leaf):
         bus = await connect(of_domain(leaf, None), name="test", wait=TIMEOUT_S)
         with pytest.raises(ConfigurationError, match=r"runs without JetStream.*POINTSMAN_JETSTREAM_DOMAIN"):
-            await asyncio.wait_for(bus.set_up(), SOON_S)
+            await quickly(bus.set_up(), SOON_S)
         await bus.close()
 
 

@@ -16,6 +16,7 @@ from support.crew import CREW
 from support.health import ask
 from support.processes import Service, System, wait_for
 from support.proxy import Proxy
+from support.waiting import quickly
 
 from pointsman.bus.embedded_server import EmbeddedBroker
 from pointsman.engine.process.health import serve_health
@@ -118,7 +119,7 @@ async def test_readiness_goes_with_the_broker_and_comes_back_with_it(tmp_path: P
                 assert broker.pid is not None
                 os.kill(broker.pid, signal.SIGKILL)
                 await broker.stop()
-                await until_ready(ports, False, seconds=15)
+                await quickly(until_ready(ports, False, seconds=60), 3)
                 status, body = await ask(ports[0], "/readyz")
                 alive = [(await ask(port, "/healthz"))[0] for port in ports]
                 broker = EmbeddedBroker(store, port=number)
@@ -126,12 +127,12 @@ async def test_readiness_goes_with_the_broker_and_comes_back_with_it(tmp_path: P
                 await until_ready(ports, True, seconds=20)
 
                 proxy.black_hole()
-                await until_ready(ports, False, seconds=15)
+                await quickly(until_ready(ports, False, seconds=60), 8)
                 proxy.heal()
                 await until_ready(ports, True, seconds=20)
 
                 proxy.black_hole(upward=False)
-                await until_ready(ports, False, seconds=15)
+                await quickly(until_ready(ports, False, seconds=60), 8)
                 proxy.heal()
                 await until_ready(ports, True, seconds=20)
     finally:

@@ -16,7 +16,7 @@ from support import factory
 from support.handoffs import SupervisorDouble
 from support.lines import lines_of
 from support.processes import System, wait_for
-from support.waiting import in_time
+from support.waiting import in_time, quickly
 
 from pointsman.authoring.agent import Agent, agent
 from pointsman.authoring.context import Context
@@ -125,7 +125,7 @@ async def test_a_cancelled_command_is_gone_with_its_children(tmp_path: Path, can
     with pytest.raises(asyncio.CancelledError):
         await running
 
-    await wait_for(lambda: all_gone(path), "end of both", seconds=10)
+    await quickly(wait_for(lambda: all_gone(path), "end of both"), 5)
 
 
 async def test_command_cancelled_during_its_start_leaves_no_process(
@@ -148,7 +148,7 @@ async def test_command_cancelled_during_its_start_leaves_no_process(
     with pytest.raises(asyncio.CancelledError):
         await running
 
-    await wait_for(lambda: all_gone(path), "end of both", seconds=10)
+    await quickly(wait_for(lambda: all_gone(path), "end of both"), 5)
 
 
 @agent(name="worker", description="Runs a command", timeout=TIME_LIMIT_S)
@@ -195,7 +195,7 @@ async def test_a_worker_that_leaves_takes_its_processes_along_however_it_leaves(
         system.environment["POINTSMAN_SHUTDOWN_GRACE"] = "60"  # so that only the second signal ends the other worker
         staying = await system.start("worker", runner)
         code = await leaving.stop()
-        await wait_for(lambda: gone(begun), "end of both", seconds=10)
+        await quickly(wait_for(lambda: gone(begun), "end of both"), 3)
 
         await staying.logged("worker_started")
         await desk.publish_handoff("worker", str(second), task="T2")
@@ -204,7 +204,7 @@ async def test_a_worker_that_leaves_takes_its_processes_along_however_it_leaves(
         await staying.logged("stopping")
         os.kill(staying.pid, signal.SIGTERM)
         killed = await staying.ended()
-        await wait_for(lambda: all_gone(second), "end of both", seconds=10)
+        await quickly(wait_for(lambda: all_gone(second), "end of both"), 3)
 
     assert (code, killed) == (0, 128 + signal.SIGTERM)
 

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from pointsman.testing.clock import VirtualClock
 
-__all__ = ["in_time", "measured_stalls", "until"]
+__all__ = ["in_time", "measured_stalls", "quickly", "until"]
 
 T = TypeVar("T")
 
@@ -28,7 +28,7 @@ async def until(what: Callable[[], Awaitable[Any] | Any], *, seconds: float = 20
 def measured_stalls(step: float = 0.01) -> Iterator[list[float]]:
     """Yield a list of the seconds by which each wake-up of the event loop was late, measured every `step` seconds.
 
-    A busy machine delays every process. A test that limits a delay of the product adds the longest stall to its limit.
+    A busy machine delays every process. A test that limits a time of the product adds the stalls to its limit.
     """
     loop, stalls = asyncio.get_running_loop(), [0.0]
 
@@ -43,6 +43,16 @@ def measured_stalls(step: float = 0.01) -> Iterator[list[float]]:
         yield stalls
     finally:
         measuring.cancel()
+
+
+async def quickly(awaited: Awaitable[T], seconds: float) -> T:
+    """Await `awaited`. Raises `TimeoutError` after `seconds`, not counting the time that the event loop stood still."""
+    loop, waiting = asyncio.get_running_loop(), asyncio.ensure_future(awaited)
+    began = loop.time()
+    with measured_stalls() as stalls:
+        while not waiting.done() and loop.time() - began < seconds + sum(stalls):
+            await asyncio.wait({waiting}, timeout=0.02)
+    return await asyncio.wait_for(waiting, 0)
 
 
 async def in_time(clock: VirtualClock, awaited: Awaitable[T], step: float = 0.05, *, seconds: float = 20.0) -> T:

@@ -103,7 +103,7 @@ async def test_connection_closed_during_its_start_ends_at_once(server: FakeMcpSe
     while not server.connected:
         await asyncio.sleep(0)
 
-    async with asyncio.timeout(4.5):  # shorter than the 5 s for an orderly disconnection
+    async with asyncio.timeout(4):  # shorter than the 5 s for an orderly disconnection
         await calc.close()
     with pytest.raises(TaskError, match="the connection to calc was closed before it was ready") as caught:
         await asking
