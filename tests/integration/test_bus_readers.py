@@ -1,9 +1,10 @@
-"""A reader deletes its consumers at the broker. A refused reader raises an error with the broker's text."""
+"""Readers delete their consumers at the broker, report refusals, and lose no stored message to an outage."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -167,17 +168,26 @@ async def _has_consumers(bus: JetStreamBus, stream: str) -> bool:
     return not await wait_for_no_consumers(bus, stream)
 
 
+@asynccontextmanager
+async def _reader_of_long_log(
+    bus: JetStreamBus, settings: Settings, namespace: str, *, leader_reads: bool = True
+) -> AsyncIterator[tuple[Proxy, JetStreamBus]]:
+    """Store 100 messages, which are more than a consumer delivers ahead. Yield a proxy and a reader behind it."""
+    for _ in range(100):
+        await bus.publish(f"{namespace}.log.team.w", bytes(100_000), {})
+    address = urlsplit(settings.url)
+    async with Proxy(address.hostname or "", address.port or 0) as proxy:
+        through = settings.model_copy(update={"url": proxy.url, "request_timeout": 0.3})
+        reader = await connect(through, name="reader", wait=TIMEOUT_S, leader_reads=leader_reads)
+        yield proxy, reader
+        await reader.close()
+
+
 async def test_a_follower_loses_no_stored_message_to_a_long_outage(
     bus: JetStreamBus, settings: Settings, namespace: str
 ) -> None:
     """The connection is lost for longer than a request may take, while older messages are still delivered."""
-    body = bytes(100_000)
-    for _ in range(100):  # more than a consumer delivers ahead
-        await bus.publish(f"{namespace}.log.team.w", body, {})
-    where = urlsplit(settings.url)
-    async with Proxy(where.hostname or "", where.port or 0) as proxy:
-        through = settings.model_copy(update={"url": proxy.url, "request_timeout": 0.2})
-        reader = await connect(through, name="reader", wait=TIMEOUT_S)
+    async with _reader_of_long_log(bus, settings, namespace) as (proxy, reader):
         read_last, asked = reader._reader.last, asyncio.Event()
 
         async def last(stream: str, subject: str) -> StoredMessage | None:
@@ -203,7 +213,6 @@ async def test_a_follower_loses_no_stored_message_to_a_long_outage(
         reading.cancel()
         await asyncio.wait({reading})
         await following.aclose()
-        await reader.close()
 
     assert read == list(range(1, 101))
 
@@ -212,13 +221,7 @@ async def test_a_read_that_the_network_interrupts_does_not_end_early(
     bus: JetStreamBus, settings: Settings, namespace: str
 ) -> None:
     """No data arrives for longer than an answer may take, while stored messages are still delivered."""
-    body = bytes(100_000)
-    for _ in range(100):  # more than a consumer delivers ahead
-        await bus.publish(f"{namespace}.log.team.w", body, {})
-    where = urlsplit(settings.url)
-    async with Proxy(where.hostname or "", where.port or 0) as proxy:
-        through = settings.model_copy(update={"url": proxy.url, "request_timeout": 0.3})
-        reader = await connect(through, name="reader", wait=TIMEOUT_S, leader_reads=False)
+    async with _reader_of_long_log(bus, settings, namespace, leader_reads=False) as (proxy, reader):
         reading = reader.read("log", f"{namespace}.log.team.w")
         read = [(await anext(reading)).sequence]
         proxy.black_hole()
@@ -230,7 +233,6 @@ async def test_a_read_that_the_network_interrupts_does_not_end_early(
         except BusUnavailableError:
             failed = True
         proxy.heal()
-        await reader.close()
 
     assert failed
     assert read == list(range(1, len(read) + 1))
