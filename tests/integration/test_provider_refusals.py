@@ -101,6 +101,24 @@ async def test_a_parameter_that_is_refused_by_name_is_left_out_or_renamed_from_t
         assert case["says_no"] not in json.dumps(second)
 
 
+async def test_the_limits_of_a_server_are_forgotten_when_the_last_of_its_models_is_closed() -> None:
+    case = next(case for case in CASES if case["name"] == "OpenAI: a temperature")
+    refused = Answer(status=case["status"], body=json.dumps(case["body"]).encode())
+    async with FakeProvider(deque([refused, *[good] * 4])) as provider:
+        first, second = model_for(case, provider), model_for(case, provider)
+        request = asked(case, first)
+        await adapted(first, request)
+        await second.complete(request)
+        await first.close()
+        await second.complete(request)
+        await second.close()
+        later = model_for(case, provider)  # `first` and `second` still exist, as a part of their closed agents
+        await later.complete(request)
+        await later.close()
+
+    assert ["temperature" in call.body for call in provider.calls] == [True, False, False, False, True]
+
+
 REFUSED = Answer(
     status=400,
     body=json.dumps({"error": {"message": "This response_format type is unavailable now", "code": "x"}}).encode(),

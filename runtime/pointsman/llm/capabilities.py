@@ -1,7 +1,8 @@
 """Detect the parameters that a server and a model refuse, and write later requests without these parameters.
 
 If a server refuses a parameter by name, the next request omits or renames the parameter. All agents of a process that
-use the same model at the same server share the detected limits. The limits are forgotten when no such agent is left.
+use the same model at the same server share the detected limits. The limits are forgotten when the last of these models
+is closed.
 """
 
 from __future__ import annotations

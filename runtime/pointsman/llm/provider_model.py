@@ -189,6 +189,7 @@ class ProviderModel:
         raise failure
 
     async def close(self) -> None:
+        self._capabilities.clear()
         client, self._client = self._client, None
         if client is not None:
             await client.close()
