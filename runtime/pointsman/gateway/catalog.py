@@ -16,9 +16,12 @@ from pointsman.gateway.callers import Caller
 from pointsman.gateway.context import CallerArg, Context, ContextArg
 from pointsman.gateway.models import AgentView, TeamView, agent_views
 from pointsman.gateway.problems import problems
+from pointsman.telemetry import get_logger
 from pointsman_schemas.ids import TOKEN_PATTERN
 
-__all__ = ["is_known_team", "router", "teams_of", "unserved_warning"]
+__all__ = ["is_known_team", "log_unserved", "router", "teams_of", "unserved_warning"]
+
+_log = get_logger(__name__)
 
 router = APIRouter(prefix="/v1", tags=["catalog"])
 
@@ -139,3 +142,15 @@ async def unserved_warning(context: Context, caller: Caller, team: str) -> str |
         f"the team {team!r} has no live supervisor and no known workflow{meant} The request waits until a supervisor "
         f"of the team {team!r} starts; GET /v1/teams lists the teams that have a live supervisor"
     )
+
+
+async def log_unserved(context: Context, caller: Caller, team: str) -> None:
+    """Log the warning of `unserved_warning`. A system that delivers events does not read a warning in the answer.
+
+    Args:
+        context: The parts of the gateway.
+        caller: The caller.
+        team: The team of the request.
+    """
+    if (warning := await unserved_warning(context, caller, team)) is not None:
+        _log.warning("team_unserved", caller=caller.name, team=team, hint=warning)

@@ -18,6 +18,7 @@ from pydantic import Base64Bytes, BaseModel, ConfigDict, Field, JsonValue, Valid
 
 from pointsman.errors import ContractError, PointsmanError
 from pointsman.gateway.callers import Caller
+from pointsman.gateway.catalog import log_unserved
 from pointsman.gateway.context import CallerArg, Context, ContextArg, derived_key
 from pointsman.gateway.problems import ProblemError, problem_of, problems
 from pointsman_schemas.ids import MAX_CALLER_ID_CHARS, TOKEN_PATTERN
@@ -145,6 +146,7 @@ async def deliver_event(team: TeamPath, request: Request, context: ContextArg, c
         return await _deliver_batch(team, _batch_of(body), request, context, caller)
     event = _binary_event(request, content_type, body) if mode == "binary" else _structured_event(mode, body)
     workflow = await _submit(team, event, context, caller)
+    await log_unserved(context, caller, team)
     # No body, because a broker of Knative refuses a body that is not an event, and Dapr reads a status from a body.
     return Response(status_code=202, headers={"location": f"/v1/workflows/{workflow}"})
 
@@ -332,6 +334,8 @@ async def _deliver_batch(
             refused.append((problem_of(error), _refusal(index, value, problem_of(error))))
         except ProblemError as problem:
             refused.append((problem, _refusal(index, value, problem)))
+    if accepted:
+        await log_unserved(context, caller, team)
     if not refused:
         return Response(AcceptedBatch(events=accepted).model_dump_json(), 200, media_type="application/json")
     raise _batch_problem(refused, len(values))

@@ -12,6 +12,7 @@ from starlette.responses import JSONResponse
 
 from pointsman.errors import ContractError
 from pointsman.gateway.callers import Caller
+from pointsman.gateway.catalog import log_unserved
 from pointsman.gateway.context import ContextArg, derived_key
 from pointsman.gateway.hook_config import Hook
 from pointsman.gateway.hook_signatures import MAX_AGE_S, is_stale, is_verified, missing_header
@@ -86,6 +87,7 @@ async def deliver_webhook(
         key=derived_key("webhook", hook.name, id),
         metadata={"webhook": facts},
     )
+    await log_unserved(context, caller, hook.team)
     return Response(status_code=202)
 
 

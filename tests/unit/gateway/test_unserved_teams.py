@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import hmac
+import json
+from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 from support.memory_gateway import Door, gateway
 
 from pointsman.gateway import schedules
@@ -57,3 +62,34 @@ async def test_a_request_to_a_served_team_has_no_warning(monkeypatch: pytest.Mon
         ]
 
     assert [each["warning"] for each in made] == [None, None, None]
+
+
+EVENT = {"specversion": "1.0", "id": "1", "source": "/", "type": "t"}
+WEBHOOK = '[issues]\nteam = "crow"\nform = "github"\nsecrets_env = "HOOK_SECRETS"\n'
+
+
+async def test_a_delivery_to_an_unknown_team_is_accepted_and_the_warning_is_logged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOOK_SECRETS", "c2VjcmV0IG9mIHRoZSBob29r")
+    (tmp_path / "hooks.toml").write_text(WEBHOOK)
+    body = json.dumps({"action": "opened"}).encode()
+    signature = hmac.new(b"c2VjcmV0IG9mIHRoZSBob29r", body, sha256).hexdigest()
+    signed = {"x-hub-signature-256": f"sha256={signature}", "x-github-delivery": "1"}
+    event, batch = json.dumps(EVENT).encode(), json.dumps([EVENT | {"id": "2"}, EVENT | {"id": "3"}]).encode()
+    kind = "application/cloudevents"
+
+    async with gateway(gateway_hooks=str(tmp_path / "hooks.toml")) as door:
+        with capture_logs() as lines:
+            made = [
+                await door.send("bob", "POST", "/v1/events/crow", event, **{"content-type": f"{kind}+json"}),
+                await door.send("bob", "POST", "/v1/events/crow", batch, **{"content-type": f"{kind}-batch+json"}),
+                await door.send("bob", "POST", "/v1/hooks/issues", body, **signed),
+                await door.send("bob", "POST", "/v1/events/crew", event, **{"content-type": f"{kind}+json"}),
+            ]
+
+    assert [each.status for each in made] == [202, 200, 202, 202]
+    logged = [line for line in lines if line["event"] == "team_unserved"]
+    assert [line["caller"] for line in logged] == ["bob", "bob", "hook-issues"]
+    assert {line["team"] for line in logged} == {"crow"}
+    assert "no live supervisor" in logged[0]["hint"]
