@@ -107,6 +107,7 @@ class Condition:
 
 _NAME = r"[A-Za-z_][A-Za-z0-9_-]*"
 _PATH = re.compile(rf"{_NAME}(?:\.(?:{_NAME}|\d+))*")
+_INDEX = re.compile(r"[0-9]{1,9}")
 _TOKENS = re.compile(
     rf"""\s*(?:
     (?P<number>-?\d+(?:\.\d+)?(?![\w.]))
@@ -175,7 +176,7 @@ def read_path(value: JsonValue, path: Sequence[str]) -> JsonValue:
     for name in path:
         if isinstance(value, dict):
             value = value.get(name)
-        elif isinstance(value, list) and name.isdigit() and int(name) < len(value):
+        elif isinstance(value, list) and _INDEX.fullmatch(name) and int(name) < len(value):
             value = value[int(name)]
         else:
             return None

@@ -83,6 +83,7 @@ _WAIT_WORDS: Final = re.compile(
 _WAIT_FIELDS: Final[Mapping[str, float]] = {
     "retrydelay": 1.0, "retryafter": 1.0, "retryafterseconds": 1.0, "retryafterms": 0.001, "retryinseconds": 1.0,
 }  # fmt: skip
+_ERROR_STATUS: Final = re.compile("[45][0-9]{2}")
 _RESET_FIELDS: Final = frozenset({"xratelimitreset"})
 _QUOTED: Final = re.compile(r"[`'\"]([A-Za-z_][\w.\[\]-]{0,99})[`'\"]")
 
@@ -294,7 +295,7 @@ def _codes(error: Mapping[object, object]) -> tuple[str, ...]:
 def _status(codes: tuple[str, ...]) -> int | None:
     """Return the status of the first code that is a number from 400 to 599 or a known name."""
     for code in codes:
-        if code.isascii() and code.isdigit() and 400 <= int(code[:9]) < 600:
+        if _ERROR_STATUS.fullmatch(code):
             return int(code)
         if (status := STATUS_BY_CODE.get(normalized_code(code.rpartition("#")[2]))) is not None:
             return status
@@ -378,11 +379,9 @@ def _stated(value: object, unit: float) -> float | None:
     """Return the seconds in a field. The value is a number, a duration as text, or an object with seconds and nanos."""
     if isinstance(value, bool):
         return None
-    if isinstance(value, int | float):
-        return _bounded(float(value) * unit)
-    if isinstance(value, str):
-        number = _number(value)
-        return _bounded(number * unit) if number is not None else _duration(value)
+    if isinstance(value, int | float | str):
+        number = _number(str(value))
+        return _bounded(number * unit) if number is not None else _duration(str(value))
     if isinstance(value, Mapping):
         parts = [_number(str(value.get(key, 0))) or 0.0 for key in ("seconds", "nanos")]
         return _bounded(parts[0] + parts[1] / 1e9)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
@@ -12,7 +13,7 @@ from pydantic import JsonValue
 
 from pointsman.errors import ModelReplyError
 
-__all__ = ["Field", "parse_foreign", "sanitized"]
+__all__ = ["Field", "parse_foreign", "sanitized", "whole_number"]
 
 _MAX_DEPTH: Final = 64
 """Largest depth of opaque data. Deeper levels become null. So the data fits into a stored step, which may be twice as
@@ -21,6 +22,7 @@ _MAX_PARSED_DEPTH: Final = 150
 """Largest depth of a reply. The limit is needed because recursive functions read the reply."""
 _MAX_COUNT: Final = 10**12
 """The largest valid number of tokens. A larger number comes from a broken counter."""
+_DIGITS: Final = re.compile(r" *([0-9]{1,18}) *")
 _NAMES: Final = {
     bool: "true or false",
     int: "a number",
@@ -100,10 +102,8 @@ class Field:
 
     def count(self) -> int:
         """Return a count of tokens, from a number or a text of digits. A negative or any other value counts as 0."""
-        value = self.value
-        if isinstance(value, str) and value.strip().isascii() and value.strip().isdigit() and len(value) < 20:
-            value = int(value)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        value = whole_number(self.value) if isinstance(self.value, str) else self.value
+        if isinstance(value, bool) or not isinstance(value, int | float):
             return 0
         return int(value) if 0 <= value <= _MAX_COUNT else 0
 
@@ -111,6 +111,12 @@ class Field:
         """Return the error for a value that does not have the type `expected`."""
         seen = "missing" if self.value is None else _NAMES.get(type(self.value), "of an unknown type")
         return ModelReplyError(f"{self.path or 'the body'} is {seen}; expected {expected}", path=self.path)
+
+
+def whole_number(text: str) -> int | None:
+    """Return the number in a text of at most 18 ASCII digits, with spaces around them; None for any other text."""
+    found = _DIGITS.fullmatch(text)
+    return int(found[1]) if found else None
 
 
 def parse_foreign(text: str, path: str = "") -> Field:

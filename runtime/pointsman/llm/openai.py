@@ -9,7 +9,7 @@ from pydantic import JsonValue
 
 from pointsman.llm.attachments import chat_part
 from pointsman.llm.capabilities import Capabilities
-from pointsman.llm.foreign_json import Field, sanitized
+from pointsman.llm.foreign_json import Field, sanitized, whole_number
 from pointsman.llm.json_extraction import parse_strict_json
 from pointsman.llm.json_schemas import object_schema, tool_parameters
 from pointsman.llm.provider_model import Dialect, ProviderModel, open_response
@@ -363,8 +363,8 @@ class _ChunkedCompletion:
 
 
 def _place(index: object) -> int | None:
-    if isinstance(index, str) and index.strip().isdecimal():
-        return int(index[:9])
+    if isinstance(index, str):
+        return whole_number(index)
     if isinstance(index, bool) or not isinstance(index, int | float) or index != index or abs(index) > 10**9:
         return None
     return int(index)

@@ -7,6 +7,7 @@ numbers of questions, dead letters and failing agents.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
@@ -45,6 +46,7 @@ _BATCH_INTERVAL_S = 0.2
 _POLL_INTERVAL_S = 2.0  # seconds between two polls of queues, cards and questions, while a page is open
 _PAGE_SIZE = 100  # number of rows of a page
 _MAX_CHANGED_ROWS = 200  # if more rows changed together, the whole page is sent again
+_MINUTES = re.compile(r"[0-9]{1,7}")
 _MAX_SEARCH_CHARS = 200  # largest number of characters of a search
 
 
@@ -324,7 +326,7 @@ async def _wait_for_any(*news: Coroutine[Any, Any, None]) -> None:
 def _search(request: Request) -> Search:
     asked = request.query_params
     minutes = asked.get("minutes", "")
-    since = datetime.now(UTC) - timedelta(minutes=int(minutes)) if minutes.isdigit() and len(minutes) < 8 else None
+    since = datetime.now(UTC) - timedelta(minutes=int(minutes)) if _MINUTES.fullmatch(minutes) else None
     statuses = (asked["status"],) if asked.get("status") else ()
     return Search(asked.get("team", ""), statuses, _text(request), since)
 

@@ -274,7 +274,24 @@ LEAVES: st.SearchStrategy[Any] = st.one_of(
     st.integers(-5, 5),
     st.floats(),
     st.sampled_from(
-        ["", " ", "0", "7", "x", "stop", "tool_calls", "MAX_TOKENS", "{}", "[", "<think>", "\ud800", "null"]
+        [
+            "",
+            " ",
+            "0",
+            "7",
+            "x",
+            "stop",
+            "tool_calls",
+            "MAX_TOKENS",
+            "{}",
+            "[",
+            "<think>",
+            "\ud800",
+            "null",
+            "1\x1f",
+            "\u00b2",
+            10**400,
+        ]
     ),
     st.text(max_size=5),
     st.just([]),

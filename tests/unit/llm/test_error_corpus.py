@@ -41,7 +41,8 @@ def test_an_error_in_a_200_has_the_class_that_its_words_have(case: dict[str, Any
 
 JSON = st.recursive(
     st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=20), st.sampled_from(
-        ["Please try again in 99999999999999999999s", "retry after 1e400 s", "{\"error\": [1]}", "[[]]", "\ud800"])),
+        ["Please try again in 99999999999999999999s", "retry after 1e400 s", "{\"error\": [1]}", "[[]]", "\ud800",
+         "1\x1f", "\u00b2", 10**400])),
     lambda inner: st.one_of(
         st.lists(inner, max_size=3),
         st.dictionaries(

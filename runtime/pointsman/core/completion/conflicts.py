@@ -14,6 +14,7 @@ __all__ = ["find_conflicts"]
 _MAX_VALUE_CHARS = 60
 """Longest text that is compared, in characters. A longer text is prose. Two agents never write the same prose, so a
 difference is not a contradiction."""
+_MAX_NUMBER = 1e308  # a greater integer cannot be formatted as a number with an exponent
 _PER_AGENT_FIELDS = frozenset({"confidence", "summary"})
 """Fields that are not compared, because each agent has its own confidence and its own words for a summary."""
 
@@ -47,7 +48,7 @@ def _shorten(value: JsonValue) -> str | None:
         case bool():
             return "yes" if value else "no"
         case int() | float():
-            return f"{value:.10g}"
+            return f"{value:.10g}" if abs(value) < _MAX_NUMBER else str(value)[:_MAX_VALUE_CHARS]
         case str() if 0 < len(value.strip()) <= _MAX_VALUE_CHARS:
             return value.strip()
         case _:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -169,7 +170,10 @@ def _number(text: str, *, integer: bool) -> Any:
     number = _NUMBER.search(text)
     if number is None:
         return _MISSING
-    return float(number[0]) if not integer else int(float(number[0]))
+    value = float(number[0])
+    if not math.isfinite(value):
+        return _MISSING
+    return int(value) if integer else value
 
 
 def _properties(schema: Mapping[str, JsonValue]) -> Mapping[str, Mapping[str, JsonValue]]:
