@@ -126,7 +126,7 @@ class CallerUsage:
         Returns:
             The usage.
         """
-        return self._used.get(caller, Usage()) if self._day == datetime.now(UTC).date() else Usage()
+        return self._used.get(caller, Usage()) if self._day == _now().date() else Usage()
 
     def check(self, caller: str, limits: CallerLimits) -> None:
         """Refuse a request for a new workflow that exceeds a limit of the caller.
@@ -225,7 +225,7 @@ class CallerUsage:
             case "workflow_ended":
                 self.stopped(row)
                 before, row.earlier_usage = row.earlier_usage, row.usage
-                today = datetime.now(UTC).date()
+                today = _now().date()
                 if today != self._day:
                     self._day = today
                     self._used.clear()
@@ -240,6 +240,10 @@ class CallerUsage:
         self._used.clear()
 
 
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
 def _seconds_to_midnight() -> int:
-    now = datetime.now(UTC)
+    now = _now()
     return int((datetime.combine(now.date() + timedelta(days=1), datetime.min.time(), UTC) - now).total_seconds()) + 1

@@ -8,6 +8,7 @@ import pytest
 from support.history import TEAM, ended, started
 
 from pointsman.bus.memory.bus import MemoryBus
+from pointsman.index import callers
 from pointsman.index.callers import CallerLimitError, CallerLimits
 from pointsman.index.workflows import WorkflowIndex
 from pointsman.ports.bus import StoredMessage
@@ -17,7 +18,15 @@ from pointsman_schemas.log import Commit, Entry, WorkflowEnded, WorkflowResumed,
 from pointsman_schemas.strict_json import dump
 from pointsman_schemas.subjects import Subjects
 
-NOW = datetime.now(UTC)
+NOW = datetime(2026, 1, 31, 23, 59, 59, tzinfo=UTC)
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[datetime]:
+    """Set the time to `NOW`. Return a list whose last item is the time."""
+    times = [NOW]
+    monkeypatch.setattr(callers, "_now", lambda: times[-1])
+    return times
 
 
 def message(
@@ -68,7 +77,7 @@ async def test_running_workflows_are_counted_from_the_request_to_the_end() -> No
     index.callers.check("ada", CallerLimits(running=2))
 
 
-async def test_usage_of_today_counts_for_the_caller_alone() -> None:
+async def test_usage_of_today_counts_for_the_caller_alone(clock: list[datetime]) -> None:
     index = index_of()
     used = Usage(calls=1, input_tokens=60, output_tokens=40, cost=0.5)
     for number, (workflow, caller) in enumerate((("w1", "ada"), ("w2", "bob"), ("w3", "ada")), 1):
@@ -82,6 +91,10 @@ async def test_usage_of_today_counts_for_the_caller_alone() -> None:
     assert refusal(index, CallerLimits(daily_tokens=100)) == "daily_tokens_used"
     assert refusal(index, CallerLimits(daily_cost=0.5)) == "daily_cost_used"
     index.callers.check("ada", CallerLimits(daily_tokens=101, daily_cost=0.6))
+
+    clock.append(NOW + timedelta(seconds=1))
+    assert index.callers.used_today("ada") == Usage()
+    index.callers.check("ada", CallerLimits(daily_calls=1))
 
 
 async def test_a_resumed_workflow_runs_again_and_its_further_usage_counts() -> None:
