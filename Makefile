@@ -12,7 +12,7 @@ UV_PIP  = $(BIN)/uv pip install --python $(BIN)/python
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test compiled-tests check mypy pyright format schemas coverage simulate mutants chaos cases real-model reading-path gateway-load conformance conformance-mcp conformance-agui conformance-typescript serve-a2a-kit bench bench-smoke constraints audit dist release pictures backend clean
+.PHONY: help venv demo test compiled-tests check mypy pyright format schemas coverage simulate explore mutants chaos cases real-model reading-path gateway-load conformance conformance-mcp conformance-agui conformance-typescript serve-a2a-kit bench bench-smoke constraints audit dist release pictures backend clean
 
 help:  ## show this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-13s %s\n", $$1, $$2 }'
@@ -65,6 +65,10 @@ FIRST ?= 1
 JOBS  ?= 1
 simulate: $(STAMP)  ## run simulated worlds with failures: SEEDS=number, FIRST=seed, JOBS=processes
 	PYTHONPATH=tests $(BIN)/python -m simulation --seeds $(SEEDS) --first $(FIRST) --jobs $(JOBS)
+
+TIMES ?= 10
+explore: $(STAMP)  ## repeat the tests of properties with random examples: TIMES=number
+	for run in $$(seq $(TIMES)); do $(BIN)/pytest $(PYTEST_ARGS) -q -m hypothesis --hypothesis-profile random || exit 1; done
 
 mutants: $(STAMP)  ## plant faults in the source that a test must find: JOBS=processes, WHICH=name
 	PYTHONPATH=tests $(BIN)/python -m mutants --jobs $(JOBS) $(WHICH)
