@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 from collections.abc import Iterator
 from typing import Final
 from zlib import crc32
@@ -19,8 +20,8 @@ from pointsman.util import scrubber
 
 __all__ = ["broker", "bus", "logging_as_it_was", "namespace", "no_secrets_in_use", "own_broker", "settings"]
 
-# No deadlines: a busy machine must not make a test fail. Tests assert durations where durations matter. The examples are
-# the same in every run, so a change that breaks nothing fails no test. `make explore` draws other examples.
+# No deadlines: a busy machine must not make a test fail. Tests assert durations where durations matter. The examples
+# are the same in every run, so a change that breaks nothing fails no test. `make explore` draws other examples.
 hypothesis_settings.register_profile("random", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 hypothesis_settings.register_profile("same", hypothesis_settings.get_profile("random"), derandomize=True)
 hypothesis_settings.load_profile("same")
@@ -29,7 +30,16 @@ _PARTS: Final = 12  # divisible by 2, 3 and 4: each of that many workers gets th
 
 gc.disable()  # imported and collected objects are not garbage
 
-os.environ.pop("COLUMNS", None)  # printed lines must not depend on the width of this terminal
+_OF_THIS_MACHINE: Final = re.compile(
+    r"(?i)COLUMNS|LINES|(NO|FORCE)_COLOR|GITHUB_ACTIONS|PYTHON(IOENCODING|UTF8|WARNINGS)|\w+_PROXY|(NATS|OTEL)_\w+"
+    r"|(OPENAI|ANTHROPIC)_(?!API_KEY$)\w+|POINTSMAN_(?!(CASES|REAL_MODEL|NEEDS_\w+)$)\w+"
+)
+"""Variables that change outputs, addresses or settings. The keys of providers stay, because `real_model` tests need
+them."""
+
+for name in filter(_OF_THIS_MACHINE.fullmatch, list(os.environ)):
+    del os.environ[name]
+os.environ["TERM"] = "xterm"  # rich redraws no line in a dumb terminal
 
 logs.CACHE_LOGGERS = False
 logs._install("warning")  # as in a process before `setup`, but without caching of loggers

@@ -46,6 +46,12 @@ PROMPTS = Path(pointsman_agents.__path__[0])
 GOOD: JsonValue = {"tasks": [{"id": "t1", "agent": "a", "intent": "Look at it"}]}
 
 
+@pytest.fixture(autouse=True)
+def _offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make no role take the model of a key in the environment."""
+    monkeypatch.setenv("POINTSMAN_MODEL", "offline")
+
+
 async def run(agent: LLMAgent, data: BaseModel, model: ScriptedModel) -> JsonValue:
     context = Context.for_test(data.model_dump(mode="json"), agent=agent.card.name, intent="as always")
     return await agent.with_model(model).run(context.handoff, context)
