@@ -36,6 +36,7 @@ __all__ = [
 SDKS = (anthropic_sdk, openai_sdk)
 KEY = "test.0123456789abcdef"  # does not match the pattern of any provider's keys
 SCHEMA: dict[str, JsonValue] = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+_PATIENCE_S = 30.0  # seconds; a busy machine delays an answer, and a repeated call would be counted
 LIMITS = ("max_completion_tokens", "max_output_tokens", "max_tokens")
 WEATHER_TOOL = ToolSpec("weather", "The weather of a city", SCHEMA)
 
@@ -43,15 +44,15 @@ Connect: TypeAlias = Callable[[FakeProvider], Model]
 
 
 def openai(provider: FakeProvider) -> Model:
-    return OpenAIModel("gpt-4.1", api_key=KEY, base_url=provider.openai_url, timeout=5)
+    return OpenAIModel("gpt-4.1", api_key=KEY, base_url=provider.openai_url, timeout=_PATIENCE_S)
 
 
 def anthropic(provider: FakeProvider) -> Model:
-    return AnthropicModel("claude-haiku-4-5", api_key=KEY, base_url=provider.url, timeout=5)
+    return AnthropicModel("claude-haiku-4-5", api_key=KEY, base_url=provider.url, timeout=_PATIENCE_S)
 
 
 def responses(provider: FakeProvider) -> Model:
-    return OpenAIResponsesModel("gpt-4.1", api_key=KEY, base_url=provider.openai_url, timeout=5)
+    return OpenAIResponsesModel("gpt-4.1", api_key=KEY, base_url=provider.openai_url, timeout=_PATIENCE_S)
 
 
 both = pytest.mark.parametrize("connect", [openai, anthropic])
