@@ -22,6 +22,7 @@ from pointsman.llm.errors import error_from_stream_event
 from pointsman.llm.foreign_json import Field
 from pointsman.llm.offline.arguments import Sources, extract_arguments
 from pointsman.llm.openai import CHAT_COMPLETIONS, OpenAIModel
+from pointsman.util.schema_validation import value_problem
 from pointsman_schemas.events import MAX_RETRY_AFTER_S
 from pointsman_schemas.expressions import read_path
 
@@ -79,6 +80,16 @@ def test_a_field_in_which_two_results_differ() -> None:
 
     assert said.startswith("due: t1 says 1000000")
     assert said.endswith("; t2 says 1.5")
+
+
+@pytest.mark.parametrize(
+    ("number", "factor", "fits"),
+    [(HUGE, 0.1, True), (HUGE + 1, 0.2, True), (HUGE, 0.3, False), (-HUGE, 7, False), (0.3, 0.1, True),
+     (1e308, 3, False), (1.5, 0.5, True), (1.5, 1, False), ("x", 2, True), (True, 2, True)],
+    ids=shown,
+)  # fmt: skip
+def test_a_number_that_a_schema_requires_to_be_a_multiple(number: JsonValue, factor: float, fits: bool) -> None:
+    assert (value_problem({"multipleOf": factor}, number) == "") is fits
 
 
 @pytest.mark.parametrize("kind", ["integer", "number"])

@@ -18,6 +18,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sized
 from contextvars import ContextVar
+from fractions import Fraction
 from functools import cache, lru_cache
 from typing import Any
 
@@ -81,6 +82,7 @@ def _validator_class() -> Any:
 
     own: dict[str, _Keyword] = {
         "pattern": _pattern,
+        "multipleOf": _multiple_of,
         "patternProperties": _pattern_properties,
         "uniqueItems": _unique_items,
     }
@@ -157,6 +159,14 @@ def _additional(keyword: _Keyword) -> _Keyword:
         yield from keyword(validator, given, instance, schema) or ()
 
     return evaluate
+
+
+def _multiple_of(validator: Any, factor: Any, instance: Any, schema: Any) -> Iterator[Any]:
+    from jsonschema import ValidationError
+
+    # The library divides floats: 0.3 is not a multiple of 0.1, and an integer of more than 308 digits raises an error.
+    if validator.is_type(instance, "number") and Fraction(str(instance)) % Fraction(str(factor)):
+        yield ValidationError(f"{instance!r} is not a multiple of {factor!r}")
 
 
 def _unique_items(validator: Any, unique: Any, instance: Any, schema: Any) -> Iterator[Any]:
