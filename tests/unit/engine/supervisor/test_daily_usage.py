@@ -16,6 +16,7 @@ from pointsman.authoring.agent import agent
 from pointsman.authoring.context import Context
 from pointsman.bus.memory.bus import MemoryBroker, MemoryBus
 from pointsman.client.client import Client
+from pointsman.clock import SystemClock
 from pointsman.core.model.inputs import RequestReceived, RequestRefused
 from pointsman.engine.supervisor import daily_usage
 from pointsman.engine.supervisor.daily_usage import DailyUsage
@@ -45,6 +46,16 @@ async def spending(request: str, context: Context) -> str:
     return request
 
 
+class DayClock(SystemClock):
+    """A clock that starts at noon, because the sums of a day begin again at midnight."""
+
+    def __init__(self) -> None:
+        self._ahead = datetime(2026, 3, 1, 12, tzinfo=UTC) - super().now()
+
+    def now(self) -> datetime:
+        return super().now() + self._ahead
+
+
 async def ended_as(client: Client, caller: str = "ada", to: str = "crew") -> str:
     """Return the status of a caller's new workflow. For a refused request, return the kind of the refusal."""
     client.user = caller
@@ -63,7 +74,7 @@ async def statuses(client: Client, *callers: str) -> list[str]:
     "limits", [DailyLimits(calls=2), DailyLimits(tokens=200), DailyLimits(cost=1.0)], ids=["calls", "tokens", "cost"]
 )
 async def test_team_that_has_used_its_limit_refuses_requests(limits: DailyLimits) -> None:
-    async with factory.team(team(daily=limits), [spending], settled=True) as client:
+    async with factory.team(team(daily=limits), [spending], clock=DayClock(), settled=True) as client:
         found = await statuses(client, "ada", "bob", "ada")
         workflow = await client.submit("crew", "hello")
         outcome = await workflow.outcome(10)
@@ -76,7 +87,9 @@ async def test_team_that_has_used_its_limit_refuses_requests(limits: DailyLimits
 
 
 async def test_one_caller_that_has_used_its_limit_leaves_the_others_theirs() -> None:
-    async with factory.team(team(daily_per_caller=DailyLimits(calls=2)), [spending], settled=True) as client:
+    async with factory.team(
+        team(daily_per_caller=DailyLimits(calls=2)), [spending], clock=DayClock(), settled=True
+    ) as client:
         found = await statuses(client, "ada", "ada", "ada", "bob", "ada")
 
     assert found == ["completed", "completed", ErrorKind.DAILY_LIMIT, "completed", ErrorKind.DAILY_LIMIT]
@@ -84,7 +97,7 @@ async def test_one_caller_that_has_used_its_limit_leaves_the_others_theirs() -> 
 
 async def test_two_teams_have_sums_of_their_own() -> None:
     teams = [team(daily=DailyLimits(calls=1)), team("guards", daily=DailyLimits(calls=1))]
-    async with factory.team(teams, [spending], settled=True) as client:
+    async with factory.team(teams, [spending], clock=DayClock(), settled=True) as client:
         found = [await ended_as(client, to=name) for name in ("crew", "guards", "crew", "guards")]
 
     assert found == ["completed", "completed", ErrorKind.DAILY_LIMIT, ErrorKind.DAILY_LIMIT]
@@ -94,7 +107,7 @@ async def test_task_of_another_team_counts_for_both_and_is_refused() -> None:
     """The task's usage is in the outcomes of both teams. The parent is a caller of the child."""
     above = Team(name="above", strategy=Pipeline(stages=(Stage(agent="crew"),)), limits=Limits(deadline=30))
     child = team(daily_per_caller=DailyLimits(calls=1))
-    async with factory.team([above, child], [spending], settled=True) as client:
+    async with factory.team([above, child], [spending], clock=DayClock(), settled=True) as client:
         first, second = [await (await client.submit("above", "hello")).outcome(20) for _ in range(2)]
 
     assert (first.status, first.usage.calls) == ("completed", 1)
@@ -103,10 +116,11 @@ async def test_task_of_another_team_counts_for_both_and_is_refused() -> None:
 
 
 async def test_restarted_supervisors_count_what_was_used_before() -> None:
-    broker, crew = MemoryBroker(), team(daily=DailyLimits(calls=2))
-    async with factory.team(crew, [spending], broker=broker, settled=True) as client:
+    clock, crew = DayClock(), team(daily=DailyLimits(calls=2))
+    broker = MemoryBroker(clock=clock)
+    async with factory.team(crew, [spending], broker=broker, clock=clock, settled=True) as client:
         before = await statuses(client, "ada", "ada")
-    async with factory.team(crew, [spending], broker=broker, supervisors=2, settled=True) as client:
+    async with factory.team(crew, [spending], broker=broker, clock=clock, supervisors=2, settled=True) as client:
         after = await statuses(client, "ada", "bob")
 
     assert before == ["completed"] * 2
