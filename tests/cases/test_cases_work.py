@@ -20,6 +20,7 @@ from support import factory
 from support.adapters import KEY, openai
 from support.broker import remove_streams
 from support.checker import problems
+from support.cluster import free_ports
 from support.crew import CREW, planner, steps, synthesizer, team, worker
 from support.lines import documents_of, lines_of
 from support.processes import Service, System, wait_for
@@ -344,12 +345,12 @@ async def _collector(manner: str) -> AsyncIterator[str]:
                     await writer.drain()
                     break
 
-    server = await asyncio.start_server(answer, "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
     if manner == "refuses":
-        server.close()
+        yield f"http://127.0.0.1:{free_ports(1)[0]}"
+        return
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
     try:
-        yield f"http://127.0.0.1:{port}"
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     finally:
         server.close()
 
