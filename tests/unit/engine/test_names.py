@@ -223,7 +223,8 @@ async def test_supervisor_warns_of_another_definition_of_its_team() -> None:
 
 @pytest.mark.asyncio
 async def test_worker_without_a_key_says_so_at_its_start_and_on_its_card(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("POINTSMAN_MODEL", raising=False)
+    for name in ("POINTSMAN_MODEL", "OPENAI_API_KEY", "ANTHROPIC_API_KEY", "OPENAI_BASE_URL"):
+        monkeypatch.delenv(name, raising=False)
     broker = MemoryBroker(SETTINGS.namespace)
     chosen = LLMAgent(name="chosen", description="d", instructions="Be brief.", model="offline")
     default = LLMAgent(name="default", description="d", instructions="Be brief.")
