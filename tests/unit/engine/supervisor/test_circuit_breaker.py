@@ -334,7 +334,7 @@ class Belated(MemoryBus):
 
 
 async def test_late_broadcast_is_ignored_and_a_missed_one_is_looked_up() -> None:
-    broker, later = MemoryBroker(), datetime.now(UTC) + timedelta(seconds=61)
+    broker, later = MemoryBroker(), datetime.now(UTC) + timedelta(seconds=90)
     bus, other = Belated(broker=broker), CircuitBreaker(MemoryBus(broker=broker), Subjects(), SystemClock(),
                                                         failures=1, seconds=60)  # fmt: skip
     bus.goes_on = asyncio.Event()
@@ -378,7 +378,7 @@ async def test_a_probe_that_shows_nothing_makes_room_for_another(abandoned: bool
     story = WorkflowDriver().planned(task("t1"))
     before, now = story.state, datetime.now(UTC)
     entries = story.control("cancel") if abandoned else story.fail_task("t1", failure("refused"))
-    later = now + timedelta(seconds=61)
+    later = now + timedelta(seconds=90)
     async with sharing(MemoryBus()) as (shared,):
         await shared._update(lambda known: shared._open(known, "worker"))
         assert await shared.claim_probes({"worker": Probe("wf_1/t1/1", later + timedelta(seconds=60))}, later)
