@@ -64,7 +64,8 @@ async def test_schedule_is_created_listed_shown_and_changed(
     assert "paused" in listed
     assert resumed["status"] == "active"
     assert run in shown
-    assert shown.count(" 09:00") == 2
+    following = shown.partition("\nNext\n")[2].partition("\n\n")[0].splitlines()
+    assert [each[len("2026-01-31") :] for each in following] == [" 09:00"] * 2
     assert len(whole["next"]) == 3
     assert deleted == "The schedule report is deleted.\n"
 
