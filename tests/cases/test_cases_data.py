@@ -310,13 +310,14 @@ class Size:
     consumers: int
 
     @classmethod
-    async def now(cls, bus: JetStreamBus, settings: Settings) -> Size:
+    async def now(cls, bus: JetStreamBus, settings: Settings, tasks_before: int | None = None) -> Size:
         await _forget_cancelled_timers()
         empty_caches()
-        tasks = len(asyncio.all_tasks())
-        for _ in range(20):  # heartbeats are short tasks, so take the smallest number
+        tasks, samples = len(asyncio.all_tasks()), 0
+        # Heartbeats and readers are short tasks: take the smallest number, and wait up to 20 s for the number before.
+        while samples < 20 or (tasks_before is not None and tasks > tasks_before and samples < 400):
             await asyncio.sleep(0.05)
-            tasks = min(tasks, len(asyncio.all_tasks()))
+            tasks, samples = min(tasks, len(asyncio.all_tasks())), samples + 1
         return cls(
             objects=sum(str(type(each).__module__).startswith("pointsman") for each in gc.get_objects()),
             memory=sum(trace.size for trace in tracemalloc.take_snapshot().filter_traces(_FOREIGN).traces),
@@ -367,7 +368,9 @@ async def test_ended_workflows_leave_nothing_behind(settings: Settings, bus: Jet
             await workflow.cancel("a test's")
         return (await workflow.outcome(SIZE.patience)).status
 
-    async def batch(client: Client, size: int = SIZE.growth) -> tuple[Size, Counter[str], float]:
+    async def batch(
+        client: Client, size: int = SIZE.growth, *, tasks: int | None = None
+    ) -> tuple[Size, Counter[str], float]:
         ended, began, few = Counter[str](), time.process_time(), asyncio.Semaphore(SIZE.together)
 
         async def admitted(number: int) -> None:
@@ -377,7 +380,7 @@ async def test_ended_workflows_leave_nothing_behind(settings: Settings, bus: Jet
         await asyncio.gather(*map(admitted, range(size)))
         await until(lambda: _at_rest(bus), seconds=20)
         took = time.process_time() - began
-        return await Size.now(bus, settings), ended, took
+        return await Size.now(bus, settings, tasks), ended, took
 
     async with Proxy("127.0.0.1", int(settings.url.rpartition(":")[2])) as proxy:
         # Use the proxy only if needed, because the proxy keeps pieces of up to 64 kB in memory.
@@ -391,7 +394,7 @@ async def test_ended_workflows_leave_nothing_behind(settings: Settings, bus: Jet
                 await batch(client, SIZE.growth // 4)  # fill caches and open connections
                 before, _, at_first = await batch(client)
                 readers = await _readers(bus, settings)
-                after, ended, at_last = await batch(client)
+                after, ended, at_last = await batch(client, tasks=before.tasks)
                 async with asyncio.timeout(20):  # the broker removes a reader's consumer 2 s after its last use
                     while await _readers(bus, settings) > readers:
                         await asyncio.sleep(0.1)
