@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import secrets
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
@@ -51,6 +52,8 @@ publish NS.request.customer-service | producer pointsman-cli
     synthesize synthesizer | client supervisor-customer-service
       process NS.handoff.synthesizer | consumer synthesizer
         chat offline | client synthesizer"""
+OTHER_CUSTOMER = "My customer id is C-1002."
+"""A second request for a refund of the same charge has another tree. So only the first test is about C-1001."""
 CALLERS_TRACE = "0af7651916cd43dd8448eb211c80319c"
 CALLERS_SPAN = "b7ad6b7169203331"
 
@@ -78,7 +81,15 @@ async def system(
     await remove_streams(settings)
 
 
-async def test_one_request_is_one_trace_with_one_root_and_no_orphan(system: System, collector: OtlpCollector) -> None:
+@pytest.fixture(scope="module")
+def other_traces() -> set[str]:
+    """Collect the traces of the other tests, which can run before the test of one trace."""
+    return {CALLERS_TRACE}
+
+
+async def test_one_request_is_one_trace_with_one_root_and_no_orphan(
+    system: System, collector: OtlpCollector, other_traces: set[str]
+) -> None:
     asked = await system.command("submit", TEAM, SAMPLE_REQUEST, "--correlation-id", "ticket 7", "--json")
     assert asked.code == 0, asked.errors
 
@@ -87,7 +98,7 @@ async def test_one_request_is_one_trace_with_one_root_and_no_orphan(system: Syst
 
     spans = await _spans_of(collector, asked.documents[-1]["trace_id"], until=all_drawn)
 
-    everything = await collector.spans()
+    everything = [span for span in await collector.spans() if span.trace_id not in other_traces]
     assert {span.trace_id for span in everything} == {span.trace_id for span in spans}
     assert len(roots(spans)) == 1
     assert orphans(everything) == []
@@ -100,9 +111,12 @@ async def test_one_request_is_one_trace_with_one_root_and_no_orphan(system: Syst
     }
 
 
-async def test_log_lines_of_every_process_carry_the_trace_and_the_workflow(system: System) -> None:
-    workflow = await system.client.submit(TEAM, SAMPLE_REQUEST, correlation_id="ticket 8")
+async def test_log_lines_of_every_process_carry_the_trace_and_the_workflow(
+    system: System, other_traces: set[str]
+) -> None:
+    workflow = await system.client.submit(TEAM, f"{SAMPLE_REQUEST} {OTHER_CUSTOMER}", correlation_id="ticket 8")
     outcome = await workflow.outcome(30)
+    other_traces.add(outcome.trace_id)
 
     about = {"workflow_id": workflow.id, "correlation_id": "ticket 8", "trace_id": outcome.trace_id}
 
@@ -126,7 +140,8 @@ async def test_a_bare_request_with_a_traceparent_continues_with_its_callers_trac
 async def _ask_bare(system: System, headers: dict[str, str]) -> Outcome:
     """Publish a request as bare JSON, as any NATS client may do, and return its outcome."""
     bus, subjects = system.client.bus, system.client.subjects
-    sequence = await bus.publish(subjects.request(TEAM, "anonymous"), b'{"input": "I was charged twice"}', headers)
+    body = json.dumps({"input": f"I was charged twice. {OTHER_CUSTOMER}"}).encode()
+    sequence = await bus.publish(subjects.request(TEAM, "anonymous"), body, headers)
     return await (await system.client.workflow_from_sequence(sequence)).outcome(30)
 
 
