@@ -290,7 +290,9 @@ def console(*, stderr: bool = False) -> Console:
     """
     from rich.console import Console
 
-    found = Console(stderr=stderr, highlight=False)
+    stream = sys.stderr if stderr else sys.stdout
+    # `FORCE_COLOR`, which many CI systems set, would make rich cut the lines of a pipe to 80 columns.
+    found = Console(stderr=stderr, highlight=False, force_terminal=None if stream.isatty() else False)
     if not found.is_terminal and variable("COLUMNS") is None:
         found.width = _UNBOUNDED_WIDTH
     return found

@@ -57,6 +57,17 @@ def test_result_of_a_command_is_its_exit_code() -> None:
     assert (run(Code.FAILED), run(None)) == (1, 0)
 
 
+@pytest.mark.parametrize("stderr", [False, True])
+def test_lines_in_a_pipe_are_plain_and_whole_although_colours_are_forced(
+    stderr: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+
+    console(stderr=stderr).print("[bold]wf_1[/bold] " + "x" * 500)
+
+    assert "".join(capsys.readouterr()) == f"wf_1 {'x' * 500}\n"
+
+
 def test_error_is_one_line_on_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(errors.NotFoundError("no such\nthing \x1b[31mhere")) == 3
 
