@@ -56,12 +56,12 @@ def _unnoticed(tests: Sequence[str], tree: Path) -> str:
 
 def _pytest(tests: Sequence[str], tree: Path) -> tuple[int, str]:
     sources = os.pathsep.join(str(tree / name) for name in ("schemas", "runtime", "agents"))
-    options = ["-q", "--tb=no", "-rf", "-p", "no:cacheprovider", f"--timeout={_HANGS}"]
+    options = ["-q", "--color=no", "--tb=no", "-rf", "-p", "no:cacheprovider", f"--timeout={_HANGS}"]
     try:
         ran = subprocess.run(
             [sys.executable, "-m", "pytest", *options, *(os.path.normpath(f"tests/{test}") for test in tests)],
-            cwd=tree, env={**os.environ, "PYTHONPATH": sources, "COLUMNS": "500"}, capture_output=True, text=True,
-            timeout=_LONGEST,
+            cwd=tree, env={**os.environ, "PYTHONPATH": sources, "COLUMNS": "500", "PYTEST_ADDOPTS": ""},
+            capture_output=True, text=True, timeout=_LONGEST,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         return -1, f"it had not ended after {_LONGEST:g} s"
