@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 from support.otlp import OtlpCollector, orphans, parse
+from support.servers import close_server
 
 _EXITING = """
 import asyncio, sys, time
@@ -205,9 +206,14 @@ async def _run(code: str, environment: dict[str, str], *arguments: str) -> tuple
 async def _collector(manner: str) -> AsyncIterator[tuple[str, set[bytes]]]:
     """Serve an endpoint and record the posted paths."""
     paths: set[bytes] = set()
+    handlers: set[asyncio.Task[None]] = set()
     status = b"200 OK" if manner == "works" else b"503 Service Unavailable"
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        handlers.add(task)
+        task.add_done_callback(handlers.discard)
         try:
             while manner == "hangs":
                 if not await reader.read(65536):
@@ -231,5 +237,4 @@ async def _collector(manner: str) -> AsyncIterator[tuple[str, set[bytes]]]:
     try:
         yield f"http://127.0.0.1:{port}", paths
     finally:
-        server.close()
-        await server.wait_closed()
+        await close_server(server, handlers)
