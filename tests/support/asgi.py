@@ -14,7 +14,7 @@ from starlette.types import ASGIApp
 __all__ = ["Answer", "Events", "event_stream", "request"]
 
 HOST = "127.0.0.1:8400"
-EVENT_TIMEOUT_S = 10.0  # seconds for one event
+EVENT_TIMEOUT_S = 40.0  # seconds for one event; the first request of an endpoint may import an SDK, which takes seconds
 
 
 @dataclass(frozen=True, slots=True)
