@@ -18,7 +18,16 @@ from support.broker import broker, bus, namespace, own_broker, settings
 from pointsman.telemetry import logs
 from pointsman.util import scrubber
 
-__all__ = ["broker", "bus", "logging_as_it_was", "namespace", "no_secrets_in_use", "own_broker", "settings"]
+__all__ = [
+    "broker",
+    "bus",
+    "logging_as_it_was",
+    "namespace",
+    "no_secrets_in_use",
+    "own_broker",
+    "secrets_as_they_were",
+    "settings",
+]
 
 # No deadlines: a busy machine must not make a test fail. Tests assert durations where durations matter. The examples
 # are the same in every run, so a change that breaks nothing fails no test. `make explore` draws other examples.
@@ -70,6 +79,16 @@ def logging_as_it_was() -> Iterator[None]:
     yield
     logs._processors[:] = processors
     structlog.configure(**before)
+
+
+@pytest.fixture(autouse=True)
+def secrets_as_they_were() -> Iterator[None]:
+    """Hide the secrets of a test in this test only. A secret may be a word that the texts of other tests contain."""
+    before, pattern = dict(scrubber._in_use), scrubber._IN_USE
+    yield
+    scrubber._in_use.clear()
+    scrubber._in_use.update(before)
+    scrubber._IN_USE = pattern
 
 
 @pytest.fixture
