@@ -188,7 +188,8 @@ async def _is_nats_server(url: str) -> bool:
     except OSError:
         return False
     try:
-        return (await asyncio.wait_for(reader.readline(), 1.0)).startswith(b"INFO")
+        async with asyncio.timeout(1.0):
+            return (await reader.readline()).startswith(b"INFO")
     except (TimeoutError, OSError):
         return False
     finally:

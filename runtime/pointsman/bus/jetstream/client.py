@@ -335,7 +335,7 @@ class NatsClient(Client):
     async def _process_connect_init(self) -> None:
         self._greeted = False
         try:
-            await super()._process_connect_init()
+            await _cancellable(super()._process_connect_init())
             if not self.is_connected:  # nats-py does not raise an error if the server hangs up
                 raise nats.errors.Error(_HUNG_UP)
         except BaseException as error:
@@ -656,6 +656,10 @@ async def _cancellable(work: Awaitable[_Result]) -> _Result:
     except asyncio.CancelledError:
         if task is not None and task.cancelling() == before:
             raise ConnectionResetError("the connection was closed during a write") from None
+        raise
+    except Exception:
+        if task is not None and task.cancelling() > before:
+            raise asyncio.CancelledError from None
         raise
     if task is not None and task.cancelling() > before:
         raise asyncio.CancelledError

@@ -13,6 +13,7 @@ from support.waiting import until
 
 from pointsman.bus.jetstream.bus import connect
 from pointsman.bus.jetstream.client import Msg, NatsClient, _Tcp
+from pointsman.bus.jetstream.login import Login
 from pointsman.bus.jetstream.protocol import WireMessage
 from pointsman.bus.jetstream.request_reply import RequestClient
 from pointsman.errors import BusUnavailableError
@@ -85,6 +86,42 @@ async def test_the_error_of_a_server_is_reported_although_the_server_resets_the_
                 break
 
     assert "maximum connections exceeded" in str(caught.value)
+
+
+@pytest.mark.parametrize("number", [1, 2])
+async def test_a_cancellation_in_the_same_turn_as_a_line_of_the_server_ends_the_tries_to_connect(
+    number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines, read = 0, _Tcp.readline
+
+    async def read_and_cancel(transport: _Tcp) -> bytes:
+        nonlocal lines
+        line: bytes = await read(transport)  # type: ignore[no-untyped-call]
+        lines += 1
+        if lines == number:
+            trying.cancel()
+        return line
+
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(INFO)
+        while await reader.readline() not in (b"PING\r\n", b""):
+            pass
+        writer.write(b"-ERR 'maximum connections exceeded'\r\n")
+        writer.close()
+
+    monkeypatch.setattr(_Tcp, "readline", read_and_cancel)
+    async with await asyncio.start_server(refuse, "127.0.0.1", 0) as listening:
+        settings = Settings(url=f"nats://127.0.0.1:{listening.sockets[0].getsockname()[1]}")
+        client, options = NatsClient(), {"max_reconnect_attempts": -1, "reconnect_time_wait": 0.01}
+        trying = asyncio.create_task(client.open(Login(settings), tls=None, handshake_first=False, **options))
+        await asyncio.wait({trying}, timeout=5)
+        has_ended = trying.cancelled()
+        while not trying.done():
+            trying.cancel()
+            await asyncio.wait({trying}, timeout=0.1)
+        await client.shutdown()
+
+    assert has_ended
 
 
 async def test_a_cancelled_wait_for_the_end_of_a_connection_does_not_cancel_another() -> None:
