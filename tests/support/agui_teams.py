@@ -28,16 +28,19 @@ async def look(name: str) -> str:
 
 @agent(name="a", description="Says it")
 async def say(request: str, context: Context) -> str:
-    """Call a tool and stream text. Before, wait until the file exists that the request names after `after`."""
-    after = request.partition("after ")[2]
+    """Call a tool and stream text. Before, wait until the file exists that the request names after `after`.
+
+    The path of the file may contain any words, so only the text before the path decides what follows.
+    """
+    asked, _, after = request.partition("after ")
     while after and not _exists(after):
         await asyncio.sleep(0.02)
     await context.call(look, name="x")
     context.stream_text("said ")
     context.stream_text("it")
-    if "wait" in request:
+    if "wait" in asked:
         await asyncio.sleep(60)
-    if "ask" in request:
+    if "ask" in asked:
         return str(await context.ask("Which account?", choices=["north", "south"], timeout=60))
     return "said it"
 
