@@ -276,16 +276,17 @@ async def test_dead_letters_are_replayed_searched_and_discarded(browser: Browser
 async def test_a_page_finds_back_to_a_dashboard_that_was_restarted(browser: Browser, settings: Settings) -> None:
     crew = Crew()
     crew.go.set()
+    [port] = free_ports(1)  # no other process gets the port while no dashboard listens
     async with factory.team(TEAM, crew.agents, on=settings) as client:
         await (await client.submit("crew", "before")).outcome(timeout=20)
         context = await browser.new_context()
         page = await context.new_page()
-        async with dashboard(settings) as address:
+        async with dashboard(settings, port=port) as address:
             await page.goto(address)
             await expect(page.locator("li.row")).to_have_count(1)
         await expect(page.locator("#link")).to_contain_text("Reconnecting")
         await (await client.submit("crew", "meanwhile")).outcome(timeout=20)
-        async with dashboard(settings, port=int(address.rpartition(":")[2])):
+        async with dashboard(settings, port=port):
             await expect(page.locator("li.row")).to_have_count(2)
             await expect(page.locator("#link")).to_contain_text("Live")
         await context.close()
