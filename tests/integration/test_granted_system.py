@@ -278,19 +278,19 @@ async def use_schedules(system: GrantedSystem) -> None:
     async with system.client("shop") as client, system.client("ops") as operator:
         soon = datetime.now(UTC) + timedelta(seconds=0.5)
         await client.schedules.create("once", "crew", steps("o"), at=soon)
-        await client.schedules.create("daily", "crew", steps("d"), cron="0 9 * * *")
-        paused = await operator.schedules.pause("daily", "crew", caller="shop")
+        await client.schedules.create("yearly", "crew", steps("d"), cron="0 9 1 1 *")
+        paused = await operator.schedules.pause("yearly", "crew", caller="shop")
         with pytest.raises(PermissionDeniedError, match="give a team, and shop as the caller"):
-            await client.schedules.resume("daily")
-        resumed = await client.schedules.resume("daily", "crew")
-        await client.schedules.run("daily", "crew")
+            await client.schedules.resume("yearly")
+        resumed = await client.schedules.resume("yearly", "crew")
+        await client.schedules.run("yearly", "crew")
 
         async def ran() -> bool:
-            found = [await client.schedules.get(name, "crew") for name in ("once", "daily")]
+            found = [await client.schedules.get(name, "crew") for name in ("once", "yearly")]
             return [[run.outcome for run in each.runs] for each in found] == [["completed"], ["completed"]]
 
         await until(ran, seconds=30)
-        deleted = await client.schedules.delete("daily", "crew")
+        deleted = await client.schedules.delete("yearly", "crew")
         listed = [each.name for each in await client.schedules.list("crew", caller="shop")]
     states = [each and each.status for each in (paused, resumed, deleted)]
     assert states == ["paused", "active", "deleted"]
