@@ -232,7 +232,9 @@ async def test_the_blocks_of_the_schedules_run(client: Client, settings: Setting
     found = await client.list("customer-service")
     later, monthly = await client.schedules.list()
 
-    assert [each.correlation_id.rpartition("/")[0] for each in found] == ["schedule/nightly", "schedule/report"]
+    # A schedule may also fire by itself, if its time of the day is during the test.
+    ran = dict.fromkeys(each.correlation_id.rpartition("/")[0] for each in found)
+    assert list(ran) == ["schedule/nightly", "schedule/report"]
     assert later.spec is not None
     assert later.spec.at is not None
     assert monthly.spec is not None
