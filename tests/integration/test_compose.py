@@ -101,7 +101,7 @@ def test_our_processes_write_to_volumes_and_to_tmp_only(name: str) -> None:
 def test_every_node_mounts_the_tested_configuration_and_a_volume_of_its_own(name: str) -> None:
     configuration, store = (volume.split(":") for volume in _SERVICES[name]["volumes"])
 
-    assert (_ROOT / configuration[0]).resolve() == CONFIGURATION
+    assert (_ROOT / configuration[0]).resolve() == CONFIGURATION.resolve()
     assert configuration[1] == _SERVICES[name]["command"][-1]
     assert store == [name, _SERVICES[name]["environment"]["NATS_STORE"]]
 
