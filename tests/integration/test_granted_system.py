@@ -47,6 +47,7 @@ lobby = Team(name="lobby", agents=["clerk"], own_agents=["clerk"], strategy=cler
 async def clerk(request: str) -> str:
     while not Path("begin").exists():
         await asyncio.sleep(0.02)
+    await asyncio.sleep(0.2)  # the request of the other team may arrive while one request is served
     with open("served", "a") as served:
         served.write(request + "\\n")
     return request
